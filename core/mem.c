@@ -1,0 +1,42 @@
+/* mem.c: large mappings and growing arrays. */
+#include "mem.h"
+#include <stdlib.h>
+#include <sys/mman.h>
+
+void *pl_mem_map(int64_t bytes)
+{
+    if (bytes <= 0) return NULL;
+    if (bytes < PL_HUGE) {
+        void *p = aligned_alloc(64, (size_t)pl_round_up(bytes, 64));
+        if (p) memset(p, 0, (size_t)pl_round_up(bytes, 64));
+        return p;
+    }
+    const int64_t want = pl_round_up(bytes, PL_HUGE), room = want + PL_HUGE;
+    char *p = mmap(NULL, (size_t)room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+    char *q = (char *)pl_round_up((int64_t)(intptr_t)p, PL_HUGE);
+    if (q > p) munmap(p, (size_t)(q - p));
+    if (p + room > q + want) munmap(q + want, (size_t)(p + room - (q + want)));
+    madvise(q, (size_t)want, MADV_HUGEPAGE); /* refusal is harmless */
+    return q;
+}
+
+void pl_mem_unmap(void *p, int64_t bytes)
+{
+    if (!p) return;
+    if (bytes < PL_HUGE) free(p);
+    else munmap(p, (size_t)pl_round_up(bytes, PL_HUGE));
+}
+
+int pl_mem_grow(void **p, int32_t *cap, int32_t n, size_t size, pl_err *err)
+{
+    if (n <= *cap) return PL_OK;
+    int64_t want = *cap ? *cap : 8;
+    while (want < n) want *= 2;
+    if (want > INT32_MAX) return pl_fail(err, PL_ELIMIT, "memory: an array of %d elements", n);
+    void *q = realloc(*p, (size_t)want * size);
+    if (!q) return pl_fail(err, PL_ENOMEM, "memory: no room for %lld elements of %zu bytes", (long long)want, size);
+    *p = q;
+    *cap = (int32_t)want;
+    return PL_OK;
+}

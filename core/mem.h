@@ -1,0 +1,14 @@
+#ifndef PL_MEM_H
+#define PL_MEM_H
+/* Memory by purpose: small things of the core come from malloc (jemalloc in release builds); large regions
+ * (weights, pages, activations) are mappings of our own, in 2 MB pages where the kernel grants them. */
+#include "base.h"
+
+enum { PL_HUGE = 2 << 20 };
+
+void *pl_mem_map(int64_t bytes);           /* zeroed, 64-byte aligned (2 MB from PL_HUGE up); NULL: no memory */
+void pl_mem_unmap(void *p, int64_t bytes); /* bytes as given to pl_mem_map; NULL is accepted */
+
+/* Arrays that grow: *p has room for n elements of `size` afterwards. */
+PL_MUST int pl_mem_grow(void **p, int32_t *cap, int32_t n, size_t size, pl_err *err);
+#endif

@@ -1,0 +1,212 @@
+#ifndef PL_H
+#define PL_H
+/* perilune's C ABI: what the Lua layer and every part of the core share. The text between the two marker
+ * lines is also what Lua sees: it is handed to ffi.cdef as it stands, so it holds declarations only (no
+ * #define, no _Static_assert). Functions return PL_OK or a negative code, and then `err` (the caller's,
+ * always last, may be NULL) says what, where, and what was wanted. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+/* abi-begin */
+enum { PL_ABI = 1, PL_MAX_DIMS = 4 };
+
+enum { /* status codes; PL_EAGAIN and below the line are conditions: nobody's fault, often expected */
+    PL_OK = 0,
+    PL_EARG = -1,    /* an argument is out of range */
+    PL_ESHAPE = -2,  /* sizes do not agree */
+    PL_EDTYPE = -3,  /* no kernel for this format */
+    PL_ENOMEM = -4,  /* memory */
+    PL_EDEV = -5,    /* device, driver or path missing */
+    PL_EIO = -6,     /* the operating system refused a file */
+    PL_EFORMAT = -7, /* a file is not what it says it is */
+    PL_ENAME = -8,   /* no such tensor, key or option */
+    PL_ELIMIT = -9,  /* a limit of time, memory or size was hit */
+    PL_ETAG = -20,   /* a page belongs to someone else */
+    PL_EPAGES = -21, /* no free pages */
+    PL_EFULL = -22,  /* no room for another request */
+    PL_ECANCEL = -23 /* cancelled */
+};
+
+enum { /* formats of numbers; from PL_Q4_0 on, blocks of a row (dtype.h has the sizes) */
+    PL_F32 = 0, PL_F16, PL_BF16, PL_F8, /* F8: e4m3, finite only */
+    PL_I32, PL_I64, PL_U8,
+    PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K,
+    PL_N_DTYPES
+};
+enum { PL_ROWS = 0, PL_PACKED = 1 };  /* layout: rows as in a file, or the backend's own for products */
+enum { PL_ACT_BF16 = 0, PL_ACT_F32 = 1 }; /* what activations are rounded to before a product */
+enum { PL_DEV_CPU = 0, PL_DEV_CUDA = 1 };
+enum { PL_PATH_AUTO = 0, PL_PATH_PORTABLE, PL_PATH_AVX2, PL_PATH_AVX512, PL_PATH_AMX, PL_PATH_SOFT_AMX, PL_N_PATHS };
+
+/* Caller-owned report of the last failure. */
+typedef struct pl_err {
+    int32_t code, line;
+    char file[24];
+    char msg[216];
+} pl_err;
+
+typedef struct pl_storage pl_storage; /* counted memory behind one or more tensors */
+typedef struct pl_dev pl_dev;
+typedef struct pl_stream pl_stream;
+typedef struct pl_prog pl_prog;
+typedef struct pl_kv pl_kv;
+typedef struct pl_engine pl_engine;
+
+/* A strided view of counted storage; dims run slowest first, strides are in elements (of a packed or
+ * block format: in elements too, multiples of the block). A zeroed struct is an empty tensor. */
+typedef struct pl_tensor {
+    int32_t dtype, layout, ndim, dev;
+    int64_t dim[PL_MAX_DIMS];
+    int64_t stride[PL_MAX_DIMS];
+    void *data;
+    pl_storage *storage;
+} pl_tensor;
+
+int32_t pl_abi_sizeof(const char *type); /* size of a struct of this header, or -1 */
+const char *pl_version(void);
+
+/* dtype */
+const char *pl_dtype_name(int32_t dtype); /* "f32", "q4_1", ...; NULL if unknown */
+int32_t pl_dtype_block(int32_t dtype);    /* elements per block: 1, 32 or 256 */
+int32_t pl_dtype_bytes(int32_t dtype);    /* bytes per block */
+
+/* tensor: *out is a new reference that the caller releases; releasing an empty tensor does nothing */
+int pl_tensor_new(pl_tensor *out, pl_dev *dev, int32_t dtype, int32_t ndim, const int64_t *dim, pl_err *err);
+void pl_tensor_keep(pl_tensor *t);
+void pl_tensor_release(pl_tensor *t);
+int pl_tensor_slice(pl_tensor *out, const pl_tensor *t, int32_t axis, int64_t from, int64_t n, pl_err *err);
+int pl_tensor_reshape(pl_tensor *out, const pl_tensor *t, int32_t ndim, const int64_t *dim, pl_err *err);
+/* n values in row-major order, converted from or to float; any dtype in rows layout on the CPU */
+int pl_tensor_set_f32(pl_tensor *t, const float *src, int64_t n, pl_err *err);
+int pl_tensor_get_f32(const pl_tensor *t, float *dst, int64_t n, pl_err *err);
+int pl_tensor_set_i32(pl_tensor *t, const int32_t *src, int64_t n, pl_err *err);
+
+/* dev: a device with one stream of work and its threads */
+typedef struct pl_dev_opts {
+    int32_t kind;        /* PL_DEV_CPU, PL_DEV_CUDA */
+    int32_t n_threads;   /* CPU: 0 = one per core that this process may use */
+    int32_t path;        /* CPU: PL_PATH_AUTO = the fastest the machine has; a path it lacks is PL_EDEV */
+    int32_t index;       /* CUDA: device number */
+    const char *plugin;  /* CUDA: file of the plug-in, NULL = libperilune_cuda.so beside the program */
+} pl_dev_opts;
+int pl_dev_open(pl_dev **out, const pl_dev_opts *o, pl_err *err);
+void pl_dev_close(pl_dev *dev);
+pl_stream *pl_dev_stream(pl_dev *dev);
+int pl_dev_sync(pl_dev *dev, pl_err *err);
+int pl_dev_describe(pl_dev *dev, char *text, int32_t cap); /* one line: device, path, threads */
+int32_t pl_dev_path(pl_dev *dev);
+int32_t pl_dev_threads(pl_dev *dev);
+bool pl_dev_has_path(int32_t path);
+const char *pl_path_name(int32_t path);
+uint64_t pl_dev_path_count(pl_dev *dev, int32_t path); /* products computed on that path so far */
+int pl_dev_copy(pl_dev *dev, pl_tensor *dst, const pl_tensor *src, pl_err *err); /* across devices, same format */
+/* Reorder w[N,K] into the device's product layout; row_map[N] (or NULL) gives the source row of each row. */
+int pl_dev_pack(pl_dev *dev, pl_tensor *out, const pl_tensor *w, const int32_t *row_map, pl_err *err);
+int64_t pl_dev_packed_bytes(int32_t kind, int32_t dtype, int64_t n, int64_t k); /* needs no device */
+
+/* ops: the table that opgen writes from pl_ops.h */
+int32_t pl_op_count(void);
+const char *pl_op_name(int32_t op);
+const char *pl_op_sig(int32_t op);
+
+/* kv: a paged cache of attention rows; sequences own pages through block tables. Keys and values of a token
+ * are heads x dim each. A step announces its spans, ops append and attend, then the step is committed. */
+typedef struct pl_kv_opts {
+    int32_t layers, heads, key_dim, value_dim;
+    int32_t page;    /* tokens per page, a multiple of 16; 0 = 64 */
+    int32_t dtype;   /* PL_BF16 or PL_F32 */
+    int64_t n_pages;
+} pl_kv_opts;
+typedef struct pl_span { int32_t seq, n; } pl_span; /* the next n tokens of one sequence; spans lie in batch order */
+int pl_kv_open(pl_kv **out, pl_dev *dev, const pl_kv_opts *o, pl_err *err);
+void pl_kv_close(pl_kv *kv);
+int64_t pl_kv_page_bytes(const pl_kv_opts *o);
+int64_t pl_kv_free_pages(const pl_kv *kv);
+int pl_kv_seq_new(pl_kv *kv, int32_t *seq, pl_err *err);
+void pl_kv_seq_free(pl_kv *kv, int32_t seq);
+int64_t pl_kv_seq_len(const pl_kv *kv, int32_t seq);
+int pl_kv_begin(pl_kv *kv, const pl_span *span, int32_t n, pl_err *err); /* takes pages; PL_EPAGES: nothing taken */
+void pl_kv_commit(pl_kv *kv); /* the spans' tokens are part of their sequences now */
+void pl_kv_abort(pl_kv *kv);  /* forget the step and give back the pages it took */
+
+/* prog: a traced graph as a flat list of ops over values, with one planned block of memory */
+typedef union pl_attr { int64_t i; double f; } pl_attr;
+enum { PL_DIM_T = -1, PL_DIM_R = -2 };                          /* tokens of the step; rows wanted */
+enum { PL_VALUE_IDS = 0, PL_VALUE_POS = 1, PL_VALUE_ROWS = 2 }; /* i32 inputs that every program has */
+int pl_prog_new(pl_prog **out, pl_dev *dev, pl_err *err);
+void pl_prog_free(pl_prog *p);
+/* these return the new value's number, or a negative code */
+int pl_prog_value(pl_prog *p, int32_t dtype, int32_t ndim, const int64_t *dim, pl_err *err);
+int pl_prog_view(pl_prog *p, int32_t base, int64_t offset, int32_t ndim, const int64_t *dim, const int64_t *stride, pl_err *err);
+int pl_prog_const(pl_prog *p, const pl_tensor *t, pl_err *err); /* keeps a reference */
+int pl_prog_op(pl_prog *p, int32_t op, const int32_t *value, int32_t n_values, const pl_attr *attr, int32_t n_attrs, int32_t line, pl_err *err);
+int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_rows, bool reserve, pl_err *err);
+int64_t pl_prog_bytes(const pl_prog *p); /* activations, after build */
+int32_t pl_prog_n_ops(const pl_prog *p);
+typedef struct pl_batch {
+    const int32_t *ids;   /* [n_tokens] */
+    const int32_t *rows;  /* [n_rows] token positions within the batch whose results are wanted */
+    const pl_span *span;  /* [n_spans] */
+    int32_t n_tokens, n_rows, n_spans;
+} pl_batch;
+/* Runs the program over the batch and commits the step in kv; *result [n_rows, ...] is valid until the next run. */
+int pl_prog_run(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_err *err);
+
+/* sample */
+typedef struct pl_sample_opts {
+    float temperature;  /* 0 = greedy */
+    float top_p, min_p; /* 1 and 0 = off */
+    float repetition, presence, frequency; /* 1, 0, 0 = off */
+    int32_t top_k;      /* 0 = off */
+    int32_t n_logprobs; /* -1 = none, 0 = of the chosen token, n = of the n best too (at most 20) */
+    uint64_t seed;
+    const int32_t *bias_id; /* [n_bias] */
+    const float *bias;      /* [n_bias] */
+    int32_t n_bias;
+} pl_sample_opts;
+enum { PL_MAX_LOGPROBS = 20 };
+typedef struct pl_sampled {
+    int32_t token, n_top;
+    float logprob;
+    int32_t top_id[PL_MAX_LOGPROBS];
+    float top_logprob[PL_MAX_LOGPROBS];
+} pl_sampled;
+/* One token from logits[n_vocab]; history[n_history] (prompt first, n_prompt of it) feeds the penalties; the random
+ * number depends on (seed, n_history) alone. Scratch is the caller's: n_vocab floats. */
+int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sample_opts *o,
+              const int32_t *history, int32_t n_history, int32_t n_prompt, float *scratch, pl_err *err);
+double pl_logsumexp(const float *logits, int64_t n);
+
+/* engine: requests, their sequences, and the step */
+typedef struct pl_engine_opts {
+    int32_t max_requests, max_tokens, n_vocab; /* max_tokens: of one step */
+} pl_engine_opts;
+enum { PL_WAITING = 0, PL_RUNNING = 1, PL_FINISHED = 2, PL_UNUSED = 3 };
+enum { PL_FINISH_NONE = 0, PL_FINISH_STOP, PL_FINISH_LENGTH, PL_FINISH_CANCELLED, PL_FINISH_ERROR };
+typedef struct pl_request { /* what a policy reads; written by C only */
+    int64_t id;
+    int32_t state, finish, seq;
+    int32_t n_prompt, n_done; /* n_done: tokens of prompt and answer that are in the cache */
+    int32_t n_out, max_out;
+    int32_t left;             /* tokens known but not yet in the cache */
+    int32_t priority;
+    double arrived_s;
+} pl_request;
+typedef struct pl_request_opts {
+    const int32_t *prompt; /* [n_prompt] */
+    const int32_t *stop;   /* [n_stop] token ids that end the answer */
+    int32_t n_prompt, n_stop, max_out, priority;
+    pl_sample_opts sample;
+} pl_request_opts;
+typedef struct pl_event { int64_t id; int32_t finish, n_out; pl_sampled sampled; } pl_event; /* token -1: none, only the end */
+int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err);
+void pl_engine_close(pl_engine *e);
+int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err *err);
+int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err);
+int32_t pl_engine_requests(pl_engine *e, pl_request **slots); /* number of slots, used or not */
+int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens, pl_err *err); /* n tokens of this request in the next step */
+int32_t pl_engine_step_left(const pl_engine *e);              /* tokens that the step can still take */
+int pl_engine_step(pl_engine *e, pl_err *err);                /* runs the plan; a request's own failure is an event */
+int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last step */
+/* abi-end */
+#endif

@@ -1,0 +1,14 @@
+#ifndef PL_PROG_H
+#define PL_PROG_H
+/* A program: the flat list of ops that a recipe's forward traced to. The op table (generated) says how to call
+ * each op from arrays. */
+#include "kv.h"
+
+typedef struct pl_op_info {
+    const char *name, *sig;
+    int32_t n_outs, n_tensors, n_attrs; /* tensors: outputs first, then inputs */
+    int (*run)(pl_stream *s, pl_kv *kv, pl_tensor **t, const pl_attr *a, pl_err *err);
+} pl_op_info;
+
+const pl_op_info *pl_op(int32_t op); /* NULL if out of range */
+#endif
