@@ -11,9 +11,9 @@ typedef struct pl_cuda_ops pl_cuda_ops; /* generated: one function pointer an op
 /* What a backend gives beside its ops. Every function of the CPU backend is synchronous. */
 typedef struct pl_backend {
     int32_t kind; /* PL_DEV_CPU, PL_DEV_CUDA */
-    int (*open)(void **impl, const pl_dev_opts *o, pl_err *err);
-    void (*close)(void *impl);
-    int (*describe)(void *impl, char *text, int32_t cap);
+    int (*open)(pl_stream *s, const pl_dev_opts *o, pl_err *err); /* sets s->impl, path, n_threads */
+    void (*close)(pl_stream *s);
+    int (*describe)(const pl_stream *s, char *text, int32_t cap); /* one line; returns its length */
     void *(*alloc)(void *impl, int64_t bytes);     /* 64-byte aligned at least, not cleared; NULL: no memory */
     void (*free)(void *impl, void *p, int64_t bytes);
     int (*copy_in)(void *impl, void *dst, const void *src, int64_t bytes, pl_err *err);  /* host to device */
