@@ -75,3 +75,26 @@ uint8_t pl_f32_f8(float f)
     const int m = (int)nearbyint(ldexp(a, 3 - e)); /* 0..16: 16 carries into the exponent by itself */
     return (uint8_t)(sign | (m >= 8 ? (e + 6) * 8 + m : m));
 }
+
+const char *pl_version(void) { return PL_VERSION; }
+
+int32_t pl_abi_sizeof(const char *type)
+{
+#define SIZE(t) \
+    if (!strcmp(type, #t)) return (int32_t)sizeof(t)
+    SIZE(pl_err);
+    SIZE(pl_tensor);
+    SIZE(pl_dev_opts);
+    SIZE(pl_kv_opts);
+    SIZE(pl_span);
+    SIZE(pl_attr);
+    SIZE(pl_batch);
+    SIZE(pl_sample_opts);
+    SIZE(pl_sampled);
+    SIZE(pl_engine_opts);
+    SIZE(pl_request);
+    SIZE(pl_request_opts);
+    SIZE(pl_event);
+#undef SIZE
+    return -1;
+}

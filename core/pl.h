@@ -208,5 +208,12 @@ int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens, pl_err *err); /* 
 int32_t pl_engine_step_left(const pl_engine *e);              /* tokens that the step can still take */
 int pl_engine_step(pl_engine *e, pl_err *err);                /* runs the plan; a request's own failure is an event */
 int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last step */
+
+/* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
+bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */
+bool pl_host_is_tty(int32_t fd);
+char *pl_line_read(const char *prompt, const char *completions); /* a line, edited; NULL at the end; completions by "\n" */
+void pl_line_free(char *line);
+int pl_line_history(const char *file, bool write);
 /* abi-end */
 #endif

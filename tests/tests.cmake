@@ -14,9 +14,10 @@ foreach(f ${C_TESTS})
 endforeach()
 
 # The same interpreter as the program's, running one script with `pl` at hand.
-add_executable(pl-lua tests/host.c core/lua_host.c ${GEN}/embedded.c)
+add_executable(pl-lua tests/host.c core/host.c core/lua_host.c ${GEN}/embedded.c)
 add_dependencies(pl-lua generated)
 target_link_libraries(pl-lua PRIVATE -Wl,--whole-archive pl -Wl,--no-whole-archive PkgConfig::LUAJIT PkgConfig::EDIT ${CJSON})
+target_include_directories(pl-lua PRIVATE core)
 target_link_options(pl-lua PRIVATE -Wl,--dynamic-list=${CMAKE_SOURCE_DIR}/core/exports.txt)
 file(GLOB LUA_TESTS CONFIGURE_DEPENDS tests/lua/*.lua tests/e2e/*.lua)
 foreach(f ${LUA_TESTS})

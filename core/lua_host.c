@@ -1,0 +1,111 @@
+/* lua_host.c: creates the Lua state, gives it perilune's modules, and runs one of them. */
+#include "lua_host.h"
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#include <stdio.h>
+#include <string.h>
+
+int luaopen_cjson(lua_State *L);
+
+static int load_module(lua_State *L) /* upvalue: the embedded file */
+{
+    const pl_embedded *e = lua_touserdata(L, lua_upvalueindex(1));
+    char chunk[128];
+    snprintf(chunk, sizeof chunk, "@lua/%s.lua", e->name);
+    for (char *c = chunk + 5; *c && strcmp(c, ".lua") != 0; c++)
+        if (*c == '.') *c = '/';
+    if (luaL_loadbuffer(L, e->text, e->len, chunk)) return lua_error(L);
+    lua_pushstring(L, e->name);
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+static int load_text(lua_State *L)
+{
+    const pl_embedded *e = lua_touserdata(L, lua_upvalueindex(1));
+    lua_pushlstring(L, e->text, e->len);
+    return 1;
+}
+
+static int load_recipes(lua_State *L) /* a table: name -> source */
+{
+    lua_newtable(L);
+    for (const pl_embedded *e = pl_embedded_files; e->name; e++) {
+        if (e->kind != 'r') continue;
+        lua_pushlstring(L, e->text, e->len);
+        lua_setfield(L, -2, e->name);
+    }
+    return 1;
+}
+
+static void preload(lua_State *L)
+{
+    lua_getglobal(L, "package");
+    lua_getfield(L, -1, "preload");
+    for (const pl_embedded *e = pl_embedded_files; e->name; e++) {
+        if (e->kind == 'r') continue;
+        lua_pushlightuserdata(L, (void *)(size_t)e);
+        lua_pushcclosure(L, e->kind == 'm' ? load_module : load_text, 1);
+        lua_setfield(L, -2, e->name);
+    }
+    lua_pushcfunction(L, load_recipes);
+    lua_setfield(L, -2, "pl.recipes.text");
+    lua_pushcfunction(L, luaopen_cjson);
+    lua_setfield(L, -2, "cjson");
+    lua_pop(L, 1);
+    /* modules come from the program alone: a file of the current directory must not take their place */
+    lua_pushliteral(L, "");
+    lua_setfield(L, -2, "path");
+    lua_pushliteral(L, "");
+    lua_setfield(L, -2, "cpath");
+    lua_pop(L, 1);
+}
+
+static int traceback(lua_State *L)
+{
+    if (!lua_isstring(L, 1)) { /* perilune's own error objects print themselves */
+        if (luaL_callmeta(L, 1, "__tostring")) return 1;
+        lua_pushfstring(L, "error of type %s", luaL_typename(L, 1));
+        return 1;
+    }
+    luaL_traceback(L, L, lua_tostring(L, 1), 1);
+    return 1;
+}
+
+static int push_entry(lua_State *L, const char *name, const char *script)
+{
+    if (!name) return luaL_loadfile(L, script);
+    lua_getglobal(L, "require");
+    lua_pushstring(L, name);
+    if (lua_pcall(L, 1, 1, 0)) return 1;
+    if (lua_istable(L, -1)) { /* a module with a main function */
+        lua_getfield(L, -1, "main");
+        lua_remove(L, -2);
+    }
+    return 0;
+}
+
+int pl_lua_main(const char *name, int argc, char **argv)
+{
+    lua_State *L = luaL_newstate();
+    if (!L) {
+        fputs("perilune: no memory for the Lua state\n", stderr);
+        return 1;
+    }
+    luaL_openlibs(L);
+    preload(L);
+    lua_newtable(L);
+    for (int i = 0; i < argc; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i);
+    }
+    lua_setglobal(L, "arg");
+    lua_pushcfunction(L, traceback);
+    int status = 1;
+    if (push_entry(L, name, argv[0]) || lua_pcall(L, 0, 1, 1)) fprintf(stderr, "perilune: %s\n", lua_tostring(L, -1));
+    else status = lua_isnumber(L, -1) ? (int)lua_tointeger(L, -1) : 0;
+    fflush(stdout);
+    lua_close(L);
+    return status;
+}
