@@ -1,0 +1,46 @@
+# Thin by intent: the build is CMakeLists.txt, the program is build/perilune.
+BUILD ?= build
+JOBS ?= $(shell nproc)
+CONFIG = cmake -G Ninja -B $(BUILD) -DCMAKE_BUILD_TYPE=RelWithDebInfo
+
+.PHONY: all setup build run test check lint bench fuzz asan install clean
+
+all: build
+
+setup:
+	@tools/setup.sh
+
+build: setup
+	@[ -f $(BUILD)/build.ninja ] || $(CONFIG) >/dev/null
+	@ninja -C $(BUILD) -j$(JOBS) --quiet
+
+run: build
+	@model=$$(tools/model.sh smollm2) && \
+	echo && echo "$(BUILD)/perilune run $$model --prompt 'The three primary colours are' --max-tokens 64" && \
+	$(BUILD)/perilune run "$$model" --prompt 'The three primary colours are' --max-tokens 64
+
+test: build
+	@tools/test.sh $(BUILD)
+
+# everything: sanitizers, all kernel modes, benchmarks; tens of minutes
+check: build
+	@tools/check.sh
+
+lint: build
+	@tools/lint.sh $(BUILD)
+
+bench: build
+	@bench/run.sh $(BUILD)
+
+fuzz: setup
+	@tests/fuzz/run long
+
+asan: setup
+	@[ -f build-asan/build.ninja ] || cmake -G Ninja -B build-asan -DPL_SANITIZE=ON >/dev/null
+	@ninja -C build-asan -j$(JOBS) --quiet
+
+install: build
+	@cmake --install $(BUILD)
+
+clean:
+	rm -rf build build-*

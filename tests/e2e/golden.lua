@@ -1,0 +1,98 @@
+-- Logits and greedy texts against a reference implementation's (float32, eager), through the command line. Bounds are
+-- differences of log-probability over the reference's 20 best tokens, of the mean nll, and greedy tokens up to the
+-- first step whose reference margin is too small to decide. Where a model or ../shared is missing, says so.
+local cjson = require "cjson"
+
+local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
+local cache = (os.getenv "XDG_CACHE_HOME" or os.getenv "HOME" .. "/.cache") .. "/perilune/"
+
+local function exists(path)
+  local f = io.open(path)
+  if f then f:close() end
+  return f ~= nil
+end
+local shared = exists "../shared/golden/README.md"
+
+-- real: bounds of the real models; own: the golden is in this repository too
+local models = {
+  { name = "tiny-llama", path = "tests/data/tiny-llama", golden = "tests/golden/tiny-llama/logits.jsonl", own = true },
+  { name = "smollm2-135m-instruct-q4_1", path = cache .. "SmolLM2-135M-Instruct.Q4_1.gguf", real = true },
+  { name = "gemma3-270m-q4_k_m", path = cache .. "gemma-3-270m-q4_k_m.gguf", real = true },
+  { name = "qwen2.5-coder-0.5b-q4_k_m", path = cache .. "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", real = true },
+}
+local bounds = {
+  f32 = { real = { max = 0.001, mean = 0.001, nll = 0.0002 }, tiny = { max = 0.0005, mean = 0.0005, nll = 0.0002 }, margin = 0.005 },
+  bf16 = { real = { max = 0.20, mean = 0.035, nll = 0.03 }, tiny = { max = 0.03, mean = 0.004, nll = 0.006 }, margin = 0.2 },
+}
+
+local function call(args)
+  local p = assert(io.popen(perilune .. " " .. args))
+  local text = p:read "*a"
+  p:close()
+  local ok, value = pcall(cjson.decode, text)
+  assert(ok, "no JSON from: " .. args .. "\n" .. text)
+  return value
+end
+
+local n_ok, n_bad, n_skipped = 0, 0, 0
+local function verdict(ok, fmt, ...)
+  if ok then n_ok = n_ok + 1 else n_bad = n_bad + 1 end
+  print((ok and "ok   " or "FAIL ") .. fmt:format(...))
+end
+
+local function check_scores(m, g, act, b)
+  local ids = table.concat(g.ids, ",")
+  local got = call(("score '%s' --ids %s --top 300 --act %s --json"):format(m.path, ids, act))
+  local mine, max, sum, missing = {}, 0, 0, 0
+  for _, t in ipairs(got.top) do mine[t[1]] = t[2] end
+  for _, t in ipairs(g.top) do
+    local logit = mine[t[1]]
+    if logit then
+      local d = math.abs((logit - got.logsumexp) - (t[2] - g.lse))
+      max, sum = math.max(max, d), sum + d
+    else
+      missing = missing + 1
+    end
+  end
+  local mean, nll = sum / #g.top, g.nll_mean ~= cjson.null and math.abs(got.nll - g.nll_mean) or 0
+  verdict(missing == 0 and max <= b.max and mean <= b.mean and nll <= b.nll, "%s %s %s: log-probability max %.5f mean %.5f nll %.5f",
+    m.name, g.id, act, max, mean, nll)
+end
+
+local function check_greedy(m, g, act, margin)
+  local ids = table.concat(g.ids, ",")
+  local got = call(("run '%s' --ids %s --max-tokens %d --ignore-eos --temperature 0 --act %s --json"):format(m.path, ids,
+    #g.greedy.ids, act))
+  local upto = #g.greedy.ids
+  for i, gap in ipairs(g.greedy.margin) do
+    if gap < margin then upto = i - 1 break end
+  end
+  for _, at in ipairs(g.greedy.cache_disagrees_at or {}) do upto = math.min(upto, at) end
+  local same = true
+  for i = 1, upto do same = same and got.tokens[i] == g.greedy.ids[i] end
+  verdict(same and #got.tokens == #g.greedy.ids, "%s %s %s: greedy tokens, %d of %d decided", m.name, g.id, act, upto, #g.greedy.ids)
+end
+
+for _, m in ipairs(models) do
+  local golden = shared and ("../shared/golden/%s/logits.jsonl"):format(m.name) or m.golden
+  if not golden or not exists(golden) or not exists(m.path:match "%.gguf$" and m.path or m.path .. "/config.json") then
+    print(("skip %s: %s"):format(m.name, (not golden or not exists(golden)) and "no golden (../shared is not there)" or "no model file"))
+    n_skipped = n_skipped + 1
+  else
+    for line in io.lines(golden) do
+      local g = cjson.decode(line)
+      for _, act in ipairs { "f32", "bf16" } do
+        check_scores(m, g, act, bounds[act][m.real and "real" or "tiny"])
+        check_greedy(m, g, act, bounds[act].margin)
+      end
+    end
+  end
+end
+print(("%d models skipped"):format(n_skipped))
+local least = shared and 100 or 28
+if n_ok + n_bad < least then
+  print(("FAIL only %d golden checks ran, want at least %d"):format(n_ok + n_bad, least))
+  n_bad = n_bad + 1
+end
+print(("%d passed, %d failed"):format(n_ok, n_bad))
+os.exit(n_bad == 0 and 0 or 1)
