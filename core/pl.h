@@ -215,5 +215,35 @@ bool pl_host_is_tty(int32_t fd);
 char *pl_line_read(const char *prompt, const char *completions); /* a line, edited; NULL at the end; completions by "\n" */
 void pl_line_free(char *line);
 int pl_line_history(const char *file, bool write);
+/* tok: text to token ids and back. A pl_tok never changes once it is open: any number of threads may use one. Texts
+ * are bytes with a length. pl_ids and pl_text are lists that grow; a zeroed struct is an empty list. */
+typedef struct pl_tok pl_tok;
+typedef struct pl_ids { int32_t *id; int32_t n, cap; } pl_ids;
+typedef struct pl_text { char *data; int32_t n, cap; } pl_text;
+typedef struct pl_tok_stream { uint8_t held[4]; int32_t n_held, n_seen; } pl_tok_stream; /* zeroed: at the start */
+enum {
+    PL_TOK_SPECIALS = 1, /* encode: names of special tokens in the text become those tokens; decode: they are written */
+    PL_TOK_BOS = 2,      /* put in front what the model expects there (often nothing) */
+    PL_TOK_EOS = 4       /* and behind */
+};
+/* A directory with tokenizer.json (or tiktoken.model) and tokenizer_config.json, or one of the first two files. */
+int pl_tok_open_hf(pl_tok **out, const char *path, pl_err *err);
+void pl_tok_close(pl_tok *t);
+/* Appends the text's ids. Bytes that are not UTF-8 become byte tokens of their own. */
+int pl_tok_encode(const pl_tok *t, pl_ids *ids, const char *text, int64_t n_bytes, int32_t flags, pl_err *err);
+/* Appends the text of n ids; always UTF-8: what is not comes out as U+FFFD. Unknown ids are an error. */
+int pl_tok_decode(const pl_tok *t, pl_text *out, const int32_t *id, int64_t n, int32_t flags, pl_err *err);
+/* The same, one token at a time: appends whole characters only; _end writes U+FFFD for an unfinished one. */
+int pl_tok_stream_put(const pl_tok *t, pl_tok_stream *s, pl_text *out, int32_t id, int32_t flags, pl_err *err);
+int pl_tok_stream_end(const pl_tok *t, pl_tok_stream *s, pl_text *out, pl_err *err);
+int32_t pl_tok_size(const pl_tok *t); /* largest id + 1 */
+int32_t pl_tok_bos(const pl_tok *t);  /* -1: none */
+int32_t pl_tok_eos(const pl_tok *t);
+bool pl_tok_is_special(const pl_tok *t, int32_t id);
+int32_t pl_tok_find(const pl_tok *t, const char *name, int64_t n_bytes);          /* id of a token as the file spells it, or -1 */
+const char *pl_tok_name(const pl_tok *t, int32_t id, int32_t *n_bytes);           /* that spelling; NULL: no such id */
+const char *pl_tok_bytes(const pl_tok *t, int32_t id, int32_t *n_bytes);          /* what the token adds to a text; may be part of a character */
+void pl_ids_free(pl_ids *ids);
+void pl_text_free(pl_text *x);
 /* abi-end */
 #endif
