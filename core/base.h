@@ -10,7 +10,9 @@
 /* Fills err (unless NULL) and returns code: `return pl_fail(err, PL_EARG, "kv: page of %d tokens, want ...", n)`. */
 int pl_fail_at(pl_err *err, const char *file, int line, int code, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-#define pl_fail(err, code, ...) pl_fail_at((err), __FILE__, __LINE__, (code), __VA_ARGS__)
+#define pl_fail(err, code, ...) pl_code_of(pl_fail_at((err), __FILE__, __LINE__, (code), __VA_ARGS__), (code))
+/* Its inlining shows the compiler that the code is negative, and so what PL_TRY leaves unset. */
+PL_INLINE int pl_code_of(int reported, int code) { return (void)reported, code; }
 
 /* Returns from the caller with the code of a failed call. */
 #define PL_TRY(call)                   \
