@@ -98,6 +98,8 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_ids);
     SIZE(pl_text);
     SIZE(pl_tok_stream);
+    SIZE(pl_ckpt_info);
+    SIZE(pl_meta_info);
 #undef SIZE
     return -1;
 }

@@ -51,6 +51,7 @@ typedef struct pl_stream pl_stream;
 typedef struct pl_prog pl_prog;
 typedef struct pl_kv pl_kv;
 typedef struct pl_engine pl_engine;
+typedef struct pl_ckpt pl_ckpt;
 
 /* A strided view of counted storage; dims run slowest first, strides are in elements (of a packed or
  * block format: in elements too, multiples of the block). A zeroed struct is an empty tensor. */
@@ -108,6 +109,47 @@ int64_t pl_dev_packed_bytes(int32_t kind, int32_t dtype, int64_t n, int64_t k); 
 int32_t pl_op_count(void);
 const char *pl_op_name(int32_t op);
 const char *pl_op_sig(int32_t op);
+
+/* ckpt: the weights and metadata of a GGUF file, a safetensors file, or a Hugging Face directory. Files are mapped,
+ * not read. Everything is checked when a checkpoint is opened: what can fail later is memory. */
+enum { PL_CKPT_GGUF = 0, PL_CKPT_HF = 1 };
+int pl_ckpt_open(pl_ckpt **out, const char *path, pl_err *err); /* a directory without weights opens, with 0 tensors */
+void pl_ckpt_close(pl_ckpt *c); /* tensors taken from it stay valid; texts and strings do not */
+int32_t pl_ckpt_kind(const pl_ckpt *c);
+int64_t pl_ckpt_bytes(const pl_ckpt *c); /* of its weight files */
+typedef struct pl_ckpt_info {
+    const char *name, *format; /* format: as the file calls it */
+    int32_t dtype;             /* -1: a format that perilune does not read; taking the tensor is PL_EDTYPE */
+    int32_t ndim;              /* more than PL_MAX_DIMS: likewise */
+    int64_t dim[PL_MAX_DIMS];  /* slowest first: [N,K] for a weight of y[T,N] = x[T,K] w[N,K] */
+    int64_t bytes;
+} pl_ckpt_info;
+int32_t pl_ckpt_count(const pl_ckpt *c);                     /* tensors */
+int32_t pl_ckpt_find(const pl_ckpt *c, const char *name);    /* index, or PL_ENAME */
+int pl_ckpt_info_at(const pl_ckpt *c, int32_t i, pl_ckpt_info *out, pl_err *err);
+int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err); /* a new reference into the mapping, PL_ROWS */
+void pl_ckpt_drop(pl_ckpt *c, int32_t i); /* its pages may leave memory; they come back from the file if read again */
+int pl_ckpt_check_values(const pl_tensor *t, pl_err *err); /* block formats and F8: PL_EFORMAT names the first block or
+                                                              element that is not finite; other formats pass */
+/* Metadata. Of a GGUF file its own keys ("llama.block_count"); of a directory config.json, flattened ("hidden_size",
+ * "rope_scaling.factor", "text_config.num_hidden_layers"), and generation_config.json under "generation_config.".
+ * null is as good as absent. An element's index is 0 for what is not a list. */
+enum { PL_META_INT = 0, PL_META_FLOAT, PL_META_BOOL, PL_META_STRING };
+typedef struct pl_meta_info {
+    const char *key;
+    int32_t type; /* of each element */
+    bool is_list;
+    int64_t n;    /* elements; 1 unless a list */
+} pl_meta_info;
+int32_t pl_ckpt_meta_count(const pl_ckpt *c);
+int32_t pl_ckpt_meta_find(const pl_ckpt *c, const char *key); /* index, or PL_ENAME */
+int pl_ckpt_meta_at(const pl_ckpt *c, int32_t i, pl_meta_info *out, pl_err *err);
+int pl_ckpt_meta_int(const pl_ckpt *c, int32_t i, int64_t element, int64_t *out, pl_err *err);  /* bool: 0 or 1 */
+int pl_ckpt_meta_float(const pl_ckpt *c, int32_t i, int64_t element, double *out, pl_err *err); /* whole numbers too */
+int pl_ckpt_meta_string(const pl_ckpt *c, int32_t i, int64_t element, const char **text, int64_t *bytes, pl_err *err);
+/* A file beside the weights ("tokenizer.json"), at most 64 MB, held until close; not NUL-terminated text of `bytes`.
+ * PL_ENAME: no such file, or a GGUF checkpoint. */
+int pl_ckpt_text(pl_ckpt *c, const char *name, const char **text, int64_t *bytes, pl_err *err);
 
 /* kv: a paged cache of attention rows; sequences own pages through block tables. Keys and values of a token
  * are heads x dim each. A step announces its spans, ops append and attend, then the step is committed. */

@@ -134,3 +134,18 @@ void pl_quant_to_f32(int32_t dtype, float *dst, const void *src, int64_t n)
         }
     }
 }
+
+static bool is_bad_half(const uint8_t *p) { return (p[1] & 0x7c) == 0x7c; } /* all bits of the exponent */
+
+int64_t pl_quant_first_bad(int32_t dtype, const void *src, int64_t n)
+{
+    const uint8_t *b = src;
+    const int32_t bytes = pl_dtype_bytes(dtype);
+    const int32_t scale = dtype == PL_Q6_K ? 208 : 0; /* where the scale lies, and the minimum behind it */
+    const bool has_min = dtype == PL_Q4_1 || dtype == PL_Q5_1 || dtype == PL_Q4_K || dtype == PL_Q5_K;
+    PL_ASSERT(dtype == PL_F8 || dtype >= PL_Q4_0);
+    for (int64_t i = 0; i < n; i++, b += bytes) {
+        if (dtype == PL_F8 ? (*b & 0x7f) == 0x7f : is_bad_half(b + scale) || (has_min && is_bad_half(b + 2))) return i;
+    }
+    return -1;
+}

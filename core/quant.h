@@ -5,4 +5,7 @@
 
 /* n elements, a multiple of the format's block, to float. */
 void pl_quant_to_f32(int32_t dtype, float *dst, const void *src, int64_t n);
+
+/* The first of n blocks whose scale or minimum is infinite or NaN (F8: the first of n codes that is NaN); -1: none. */
+int64_t pl_quant_first_bad(int32_t dtype, const void *src, int64_t n);
 #endif

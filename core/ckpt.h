@@ -1,0 +1,13 @@
+#ifndef PL_CKPT_H
+#define PL_CKPT_H
+/* A checkpoint: the files of a model, mapped into memory, with their table of contents and their metadata. Its
+ * functions are in pl.h. The mappings live until the checkpoint is closed and the last tensor that was taken from it
+ * is released.
+ *
+ * Files are trusted to stay as long as they were when they were opened: one that someone truncates later ends the
+ * process with SIGBUS at the next read. Replace model files by renaming, never in place. */
+#include "meta.h"
+#include "toc.h"
+
+const pl_meta *pl_ckpt_meta(const pl_ckpt *c);
+#endif

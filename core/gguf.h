@@ -1,0 +1,10 @@
+#ifndef PL_GGUF_H
+#define PL_GGUF_H
+/* GGUF files, versions 2 and 3, little-endian. */
+#include "meta.h"
+#include "toc.h"
+
+/* Reads the head of the file that lies in data[size] and checks it against that size. The metadata points into
+ * data, which must outlive it. Both lists must be empty; on failure the caller clears them as on success. */
+PL_MUST int pl_gguf_parse(pl_meta *meta, pl_toc *toc, const uint8_t *data, int64_t size, pl_err *err);
+#endif
