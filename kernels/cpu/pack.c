@@ -1,0 +1,381 @@
+/* pack.c: the product layouts of every format. One row's unit of 32 k passes through a plain form (codes, scales),
+ * so that each source format and each place in a block is written down once. Packing copies codes: nothing is
+ * rounded, and a packed row gives back exactly the values of the row that it came from. */
+#include "linear.h"
+
+enum { ROWS = 16, UNIT = 32 };
+
+/* clang-format off */
+static const pl_layout layout[PL_N_DTYPES] = {
+    /*            k   bytes    d       m       sc        mn    high      code */
+    [PL_F32]  = { 32, 2048,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
+    [PL_F16]  = { 32, 1024,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
+    [PL_BF16] = { 32, 1024,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
+    [PL_F8]   = { 32,  512,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
+    [PL_Q4_0] = { 64,  576,   0, 32, -1, 0,  -1, 0,    -1,   -1, 0,     64, 256},
+    [PL_Q4_1] = { 64,  640,   0, 32, 64, 32, -1, 0,    -1,   -1, 0,    128, 256},
+    [PL_Q5_0] = { 64,  704,   0, 32, -1, 0,  -1, 0,    -1,   64, 64,   192, 256},
+    [PL_Q5_1] = { 64,  768,   0, 32, 64, 32, -1, 0,    -1,  128, 64,   256, 256},
+    [PL_Q8_0] = { 64, 1088,   0, 32, -1, 0,  -1, 0,    -1,   -1, 0,     64, 512},
+    [PL_Q4_K] = {256, 2368,   0, 0,  32, 0,  64, 16,  192,   -1, 0,    320, 256},
+    [PL_Q5_K] = {256, 2880,   0, 0,  32, 0,  64, 16,  192,  320, 64,   832, 256},
+    [PL_Q6_K] = {256, 3360,   0, 0,  -1, 0,  32, 32,   -1, 2336, 128,  288, 256},
+};
+/* clang-format on */
+
+const pl_layout *pl_layout_of(int32_t dtype)
+{
+    return pl_dtype_valid(dtype) && layout[dtype].k ? &layout[dtype] : NULL;
+}
+
+/* 32 k of one row, as stored: q for codes, h and f for floats of 16 and 32 bits. */
+typedef struct unit {
+    uint16_t d, m;
+    uint8_t sc[2], mn;
+    union {
+        uint8_t q[UNIT];
+        uint16_t h[UNIT];
+        uint32_t f[UNIT];
+    };
+} unit;
+
+static uint16_t u16_at(const uint8_t *p)
+{
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return v;
+}
+static uint32_t u32_at(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+static void put_u16(uint8_t *p, uint16_t v) { memcpy(p, &v, 2); }
+
+static void nibbles(unit *u, const uint8_t *p) /* element i and i + 16 in byte i */
+{
+    for (int i = 0; i < 16; i++) {
+        u->q[i] = p[i] & 15;
+        u->q[i + 16] = p[i] >> 4;
+    }
+}
+static void fifth_bits(unit *u, uint32_t bits)
+{
+    for (int i = 0; i < UNIT; i++) u->q[i] |= (uint8_t)((bits >> i & 1) << 4);
+}
+
+/* Sub-block j of Q4_K and Q5_K: 6-bit scale and minimum out of 12 bytes. */
+static void k_scales(unit *u, const uint8_t *s, int j)
+{
+    if (j < 4) {
+        u->sc[0] = s[j] & 63;
+        u->mn = s[j + 4] & 63;
+    } else {
+        u->sc[0] = (uint8_t)((s[j + 4] & 15) | s[j - 4] >> 6 << 4);
+        u->mn = (uint8_t)(s[j + 4] >> 4 | s[j] >> 6 << 4);
+    }
+}
+
+/* Unit i of a row as files have it; what lies beyond k elements is 0. */
+static void unit_of_row(int32_t dtype, const void *row, int64_t k, int64_t i, unit *u)
+{
+    const int64_t left = pl_min(k - i * UNIT, UNIT);
+    const uint8_t *p = row;
+    const int j = (int)(i & 7); /* within a block of 256 */
+    switch (dtype) {
+    case PL_F32:
+        memset(u->f, 0, sizeof u->f);
+        memcpy(u->f, p + i * UNIT * 4, (size_t)left * 4);
+        return;
+    case PL_F16:
+    case PL_BF16:
+        memset(u->h, 0, sizeof u->h);
+        memcpy(u->h, p + i * UNIT * 2, (size_t)left * 2);
+        return;
+    case PL_F8:
+        memset(u->q, 0, sizeof u->q);
+        memcpy(u->q, p + i * UNIT, (size_t)left);
+        return;
+    case PL_Q4_0:
+        p += i * 18;
+        u->d = u16_at(p);
+        nibbles(u, p + 2);
+        return;
+    case PL_Q4_1:
+        p += i * 20;
+        u->d = u16_at(p);
+        u->m = u16_at(p + 2);
+        nibbles(u, p + 4);
+        return;
+    case PL_Q5_0:
+        p += i * 22;
+        u->d = u16_at(p);
+        nibbles(u, p + 6);
+        fifth_bits(u, u32_at(p + 2));
+        return;
+    case PL_Q5_1:
+        p += i * 24;
+        u->d = u16_at(p);
+        u->m = u16_at(p + 2);
+        nibbles(u, p + 8);
+        fifth_bits(u, u32_at(p + 4));
+        return;
+    case PL_Q8_0:
+        p += i * 34;
+        u->d = u16_at(p);
+        memcpy(u->q, p + 2, UNIT);
+        return;
+    case PL_Q4_K:
+    case PL_Q5_K: {
+        p += i / 8 * (dtype == PL_Q4_K ? 144 : 176);
+        u->d = u16_at(p);
+        u->m = u16_at(p + 2);
+        k_scales(u, p + 4, j);
+        const uint8_t *code = p + (dtype == PL_Q4_K ? 16 : 48) + j / 2 * 32, *high = p + 16;
+        for (int n = 0; n < UNIT; n++) u->q[n] = code[n] >> (j & 1) * 4 & 15;
+        if (dtype == PL_Q5_K)
+            for (int n = 0; n < UNIT; n++) u->q[n] |= (uint8_t)((high[n] >> j & 1) << 4);
+        return;
+    }
+    default: {
+        PL_ASSERT(dtype == PL_Q6_K);
+        p += i / 8 * 210;
+        u->d = u16_at(p + 208);
+        u->sc[0] = p[192 + j * 2];
+        u->sc[1] = p[192 + j * 2 + 1];
+        const uint8_t *low = p + j / 4 * 64 + j % 2 * 32, *high = p + 128 + j / 4 * 32;
+        const int ls = j % 4 / 2 * 4, hs = j % 4 * 2;
+        for (int n = 0; n < UNIT; n++) u->q[n] = (uint8_t)((low[n] >> ls & 15) | (high[n] >> hs & 3) << 4);
+    }
+    }
+}
+
+/* Places within a unit's codes. Nibbles: 8 k a dword of a row, pairs of k in 16-bit lanes (0,1) (2,3) (4,5) (6,7) at
+ * shifts 0, 8, 4, 12, so that one shift serves both of a pair; the planes of upper bits follow the same order. */
+static int nibble_shift(int k) { return (k & 1) * 16 + (k & 2) * 4 + (k & 4); }
+static int nibble_at(int r, int k) { return k / 8 * 64 + r * 4; }
+/* One bit a k: dword r, octets of k next to each other. Two bits a k: two dwords, an octet pair each. */
+static int bit1_shift(int k) { return nibble_shift(k & 7) + k / 8; }
+static int bit2_shift(int k) { return nibble_shift(k & 7) + k / 8 % 2 * 2; }
+static int bit2_at(int r, int k) { return k / 16 * 64 + r * 4; }
+static int f8_at(int r, int k) { return k / 4 * 64 + r / 4 * 16 + (k & 2) * 4 + (r & 3) * 2 + (k & 1); }
+static int q8_at(int r, int k) { return k / 4 * 64 + r * 4 + (k & 3); }
+static int bf16_at(int r, int k) { return k / 2 * 64 + r * 4 + (k & 1) * 2; }
+
+static void or_u32(uint8_t *p, uint32_t bits)
+{
+    const uint32_t v = u32_at(p) | bits;
+    memcpy(p, &v, 4);
+}
+
+/* Into or out of row r of a block; `in` is unit number in the block. The block was cleared before. */
+static void unit_to_block(int32_t dtype, uint8_t *b, int r, int in, const unit *u)
+{
+    const pl_layout *l = &layout[dtype];
+    uint8_t *code = b + l->code + in * l->code_step, *high = b + l->high + in * l->high_step;
+    if (l->d >= 0) put_u16(b + l->d + in * l->d_step + r * 2, u->d);
+    if (l->m >= 0) put_u16(b + l->m + in * l->m_step + r * 2, u->m);
+    if (l->sc >= 0) b[l->sc + in * l->sc_step + r] = u->sc[0];
+    if (l->sc >= 0 && l->mn < 0) b[l->sc + in * l->sc_step + 16 + r] = u->sc[1];
+    if (l->mn >= 0) b[l->mn + in * l->sc_step + r] = u->mn;
+    switch (dtype) {
+    case PL_F32:
+        for (int k = 0; k < UNIT; k++) memcpy(code + k * 64 + r * 4, &u->f[k], 4);
+        return;
+    case PL_F16:
+        for (int k = 0; k < UNIT; k++) put_u16(code + k * 32 + r * 2, u->h[k]);
+        return;
+    case PL_BF16:
+        for (int k = 0; k < UNIT; k++) put_u16(code + bf16_at(r, k), u->h[k]);
+        return;
+    case PL_F8:
+        for (int k = 0; k < UNIT; k++) code[f8_at(r, k)] = u->q[k];
+        return;
+    case PL_Q8_0:
+        for (int k = 0; k < UNIT; k++) code[q8_at(r, k)] = u->q[k];
+        return;
+    default: break;
+    }
+    for (int k = 0; k < UNIT; k += 8) {
+        uint32_t v = 0;
+        for (int i = 0; i < 8; i++) v |= (uint32_t)(u->q[k + i] & 15) << nibble_shift(i);
+        memcpy(code + nibble_at(r, k), &v, 4);
+    }
+    if (dtype == PL_Q6_K)
+        for (int k = 0; k < UNIT; k++) or_u32(high + bit2_at(r, k), (uint32_t)(u->q[k] >> 4) << bit2_shift(k));
+    else if (l->high >= 0)
+        for (int k = 0; k < UNIT; k++) or_u32(high + r * 4, (uint32_t)(u->q[k] >> 4) << bit1_shift(k));
+}
+
+static void unit_of_block(int32_t dtype, const uint8_t *b, int r, int in, unit *u)
+{
+    const pl_layout *l = &layout[dtype];
+    const uint8_t *code = b + l->code + in * l->code_step, *high = b + l->high + in * l->high_step;
+    if (l->d >= 0) u->d = u16_at(b + l->d + in * l->d_step + r * 2);
+    if (l->m >= 0) u->m = u16_at(b + l->m + in * l->m_step + r * 2);
+    if (l->sc >= 0) u->sc[0] = b[l->sc + in * l->sc_step + r];
+    if (l->sc >= 0 && l->mn < 0) u->sc[1] = b[l->sc + in * l->sc_step + 16 + r];
+    if (l->mn >= 0) u->mn = b[l->mn + in * l->sc_step + r];
+    switch (dtype) {
+    case PL_F32:
+        for (int k = 0; k < UNIT; k++) u->f[k] = u32_at(code + k * 64 + r * 4);
+        return;
+    case PL_F16:
+        for (int k = 0; k < UNIT; k++) u->h[k] = u16_at(code + k * 32 + r * 2);
+        return;
+    case PL_BF16:
+        for (int k = 0; k < UNIT; k++) u->h[k] = u16_at(code + bf16_at(r, k));
+        return;
+    case PL_F8:
+        for (int k = 0; k < UNIT; k++) u->q[k] = code[f8_at(r, k)];
+        return;
+    case PL_Q8_0:
+        for (int k = 0; k < UNIT; k++) u->q[k] = code[q8_at(r, k)];
+        return;
+    default: break;
+    }
+    for (int k = 0; k < UNIT; k++) {
+        u->q[k] = u32_at(code + nibble_at(r, k)) >> nibble_shift(k & 7) & 15;
+        if (dtype == PL_Q6_K) u->q[k] |= (uint8_t)((u32_at(high + bit2_at(r, k)) >> bit2_shift(k) & 3) << 4);
+        else if (l->high >= 0) u->q[k] |= (uint8_t)((u32_at(high + r * 4) >> bit1_shift(k) & 1) << 4);
+    }
+}
+
+static int code_offset(int32_t dtype)
+{
+    switch (dtype) {
+    case PL_Q4_0: return 8;
+    case PL_Q5_0: return 16;
+    case PL_Q6_K: return 32;
+    default: return 0;
+    }
+}
+
+static void group_of_unit(int32_t dtype, const unit *u, pl_group *g)
+{
+    g->scale[0] = g->scale[1] = 1;
+    g->min = 0;
+    switch (dtype) {
+    case PL_F32: memcpy(g->code, u->f, sizeof g->code); return;
+    case PL_F16:
+        for (int k = 0; k < UNIT; k++) g->code[k] = pl_f16_f32(u->h[k]);
+        return;
+    case PL_BF16:
+        for (int k = 0; k < UNIT; k++) g->code[k] = pl_bf16_f32(u->h[k]);
+        return;
+    case PL_F8:
+        for (int k = 0; k < UNIT; k++) g->code[k] = pl_f8_f32(u->q[k]);
+        return;
+    case PL_Q8_0:
+        for (int k = 0; k < UNIT; k++) g->code[k] = (float)(int8_t)u->q[k];
+        break;
+    default:
+        for (int k = 0; k < UNIT; k++) g->code[k] = (float)(u->q[k] - code_offset(dtype));
+    }
+    const float d = pl_f16_f32(u->d);
+    switch (dtype) {
+    case PL_Q4_K:
+    case PL_Q5_K:
+        g->scale[0] = g->scale[1] = d * (float)u->sc[0];
+        g->min = -(pl_f16_f32(u->m) * (float)u->mn);
+        return;
+    case PL_Q6_K:
+        g->scale[0] = d * (float)(int8_t)u->sc[0];
+        g->scale[1] = d * (float)(int8_t)u->sc[1];
+        return;
+    case PL_Q4_1:
+    case PL_Q5_1: g->min = pl_f16_f32(u->m); break;
+    default: break;
+    }
+    g->scale[0] = g->scale[1] = d;
+}
+
+void pl_group_of_row(int32_t dtype, const void *row, int64_t k, int64_t u, pl_group *g)
+{
+    unit t;
+    unit_of_row(dtype, row, k, u, &t);
+    group_of_unit(dtype, &t, g);
+}
+
+void pl_group_of_packed(int32_t dtype, const uint8_t *blocks, int r, int64_t u, pl_group *g)
+{
+    const pl_layout *l = &layout[dtype];
+    const int64_t per = l->k / UNIT;
+    unit t;
+    unit_of_block(dtype, blocks + u / per * l->bytes, r, (int)(u % per), &t);
+    group_of_unit(dtype, &t, g);
+}
+
+void pl_packed_row_to_f32(const pl_tensor *w, int64_t row, float *dst)
+{
+    const int32_t dtype = w->dtype;
+    const pl_layout *l = &layout[dtype];
+    const int64_t k = w->dim[1], row_blocks = (k + l->k - 1) / l->k;
+    const uint8_t *blocks = (const uint8_t *)w->data + row / ROWS * row_blocks * l->bytes;
+    const bool plain = !pl_has_scale(dtype), min = pl_has_minimum(dtype);
+    for (int64_t i = 0; i < k; i += UNIT) {
+        pl_group g;
+        pl_group_of_packed(dtype, blocks, (int)(row % ROWS), i / UNIT, &g);
+        for (int64_t j = 0; j < pl_min(UNIT, k - i); j++) {
+            if (plain) memcpy(&dst[i + j], &g.code[j], 4); /* also a value that a product takes as 0 */
+            else if (min) dst[i + j] = g.code[j] * g.scale[0] + g.min;
+            else dst[i + j] = g.code[j] * g.scale[j / 16];
+        }
+    }
+}
+
+int64_t pl_cpu_packed_bytes(int32_t dtype, int64_t n, int64_t k)
+{
+    const pl_layout *l = pl_layout_of(dtype);
+    int64_t bytes;
+    if (!l || n <= 0 || k <= 0 || n > INT64_MAX - ROWS || k > INT64_MAX - l->k) return -1;
+    if (!pl_mul((n + ROWS - 1) / ROWS, (k + l->k - 1) / l->k, &bytes) || !pl_mul(bytes, l->bytes, &bytes)) return -1;
+    return bytes;
+}
+
+typedef struct pack_job {
+    const pl_tensor *w;
+    const int32_t *row_map;
+    uint8_t *out;
+    int64_t row_bytes; /* of the source */
+} pack_job;
+
+static void pack_blocks(void *arg, int64_t from, int64_t to, int thread)
+{
+    (void)thread;
+    const pack_job *j = arg;
+    const int32_t dtype = j->w->dtype;
+    const pl_layout *l = &layout[dtype];
+    const int64_t n = j->w->dim[0], k = j->w->dim[1], row_blocks = (k + l->k - 1) / l->k, units = (k + UNIT - 1) / UNIT;
+    const int64_t per = l->k / UNIT;
+    for (int64_t b = from; b < to; b++) {
+        uint8_t *out = j->out + b * row_blocks * l->bytes;
+        memset(out, 0, (size_t)(row_blocks * l->bytes));
+        for (int r = 0; r < ROWS && b * ROWS + r < n; r++) {
+            const int64_t i = b * ROWS + r, source = j->row_map ? j->row_map[i] : i;
+            const uint8_t *row = (const uint8_t *)j->w->data + source * j->row_bytes;
+            for (int64_t u = 0; u < units; u++) {
+                unit t;
+                unit_of_row(dtype, row, k, u, &t);
+                unit_to_block(dtype, out + u / per * l->bytes, r, (int)(u % per), &t);
+            }
+        }
+    }
+}
+
+int pl_cpu_pack(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t *row_map, pl_err *err)
+{
+    char shape[96];
+    pl_tensor_shape_text(w, shape, sizeof shape);
+    const int64_t bytes = pl_cpu_packed_bytes(w->dtype, w->dim[0], w->dim[1]);
+    if (!pl_layout_of(w->dtype))
+        return pl_fail(err, PL_EDTYPE, "pack: %s, want a format of weights", pl_dtype_name(w->dtype));
+    if (bytes < 0 || w->dim[1] % pl_dtype_block(w->dtype))
+        return pl_fail(err, PL_ESHAPE, "pack: w is %s, want whole blocks of %s", shape, pl_dtype_name(w->dtype));
+    PL_TRY(pl_tensor_alloc(out, s->dev, w->dtype, PL_PACKED, 2, w->dim, bytes, err));
+    const int64_t row_bytes = pl_dtype_row_bytes(w->dtype, pl_dtype_block(w->dtype)) * (w->stride[0] / pl_dtype_block(w->dtype));
+    pack_job j = {w, row_map, out->data, row_bytes};
+    pl_parallel(s, (w->dim[0] + ROWS - 1) / ROWS, 1, pack_blocks, &j);
+    return PL_OK;
+}
