@@ -24,10 +24,10 @@ double pl_logsumexp(const float *logits, int64_t n)
     return log(sum) + (double)top;
 }
 
-/* A counter-based random number in [0,1): it depends on the request's seed and position, on nothing that runs beside. */
+/* A counter-based random number in (0,1): it depends on the request's seed and position, on nothing that runs beside. */
 static double uniform(uint64_t seed, uint64_t counter)
 {
-    uint64_t z = seed + counter * 0x9e3779b97f4a7c15u;
+    uint64_t z = seed + (counter + 1) * 0x9e3779b97f4a7c15u;
     for (int round = 0; round < 2; round++) {
         z ^= z >> 30;
         z *= 0xbf58476d1ce4e5b9u;
@@ -36,7 +36,7 @@ static double uniform(uint64_t seed, uint64_t counter)
         z ^= z >> 31;
         z += seed;
     }
-    return (double)(z >> 11) * 0x1p-53;
+    return ((double)(z >> 12) + 0.5) * 0x1p-52; /* never 0: a token without mass is never drawn */
 }
 
 static int check(const pl_sample_opts *o, int32_t n_vocab, pl_err *err)

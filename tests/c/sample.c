@@ -1,0 +1,201 @@
+/* Sampling: what each option keeps, that the draw follows the probabilities and depends on seed and position alone. */
+#include "base.h"
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { N = 1000 };
+static float logits[N], scratch[N];
+static pl_err err;
+static const pl_sample_opts plain = {.temperature = 1, .top_p = 1, .repetition = 1, .n_logprobs = -1};
+
+static void setup(void)
+{
+    srand(3);
+    for (int i = 0; i < N; i++) logits[i] = (float)(rand() % 2000) / 250.0f - 4;
+}
+
+static pl_sampled sample(pl_sample_opts o, const int32_t *history, int32_t n, int32_t n_prompt)
+{
+    pl_sampled s = {.token = -7};
+    ck_assert_msg(pl_sample(&s, logits, N, &o, history, n, n_prompt, scratch, &err) == PL_OK, "%s", err.msg);
+    return s;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = logits[*(const int *)a], y = logits[*(const int *)b];
+    return x != y ? (x < y ? 1 : -1) : *(const int *)a - *(const int *)b;
+}
+
+START_TEST(greedy_takes_the_lowest_of_equals)
+{
+    pl_sample_opts o = plain;
+    o.temperature = 0;
+    logits[40] = logits[41] = logits[900] = 50;
+    ck_assert_int_eq(sample(o, NULL, 0, 0).token, 40);
+}
+END_TEST
+
+/* The set of tokens that 20,000 draws reach is the set that a plain sort keeps, and frequencies follow. */
+static void check_set(pl_sample_opts o)
+{
+    int order[N], n = N, hits[N] = {0};
+    double p[N], total = 0, kept = 0;
+    for (int i = 0; i < N; i++) order[i] = i;
+    qsort(order, N, sizeof *order, by_value);
+    if (o.top_k && o.top_k < n) n = o.top_k;
+    for (int i = 0; i < n; i++) total += p[i] = exp(((double)logits[order[i]] - (double)logits[order[0]]) / (double)o.temperature);
+    for (int i = 0; i < n && o.top_p < 1; i++) {
+        kept += p[i] / total;
+        if (kept >= (double)o.top_p) n = i + 1;
+    }
+    for (int i = 0; i < n; i++)
+        if (p[i] < (double)o.min_p) n = i;
+    total = 0;
+    for (int i = 0; i < n; i++) total += p[i];
+    const int draws = 20000;
+    for (int i = 0; i < draws; i++) {
+        o.seed = (uint64_t)i;
+        hits[sample(o, NULL, 0, 0).token]++;
+    }
+    int reached = 0;
+    for (int i = 0; i < N; i++) reached += hits[i];
+    for (int i = 0; i < n; i++) {
+        const double want = p[i] / total * draws;
+        ck_assert_msg(fabs(hits[order[i]] - want) < 6 * sqrt(want) + 6, "rank %d: %d draws, want %.1f", i, hits[order[i]], want);
+        reached -= hits[order[i]];
+    }
+    ck_assert_int_eq(reached, 0); /* nothing outside the kept set */
+}
+
+START_TEST(top_k_top_p_min_p)
+{
+    const struct { float t, p, m; int k; } c[] = {
+        {1, 1, 0, 0}, {1, 1, 0, 1}, {1, 1, 0, 5}, {0.7f, 1, 0, 40}, {1, 0.5f, 0, 0}, {1, 0.9f, 0, 0}, {1.5f, 0.95f, 0, 0},
+        {1, 0.01f, 0, 0}, {1, 1, 0.1f, 0}, {1, 1, 1, 0}, {1, 0.8f, 0.05f, 50}, {0.2f, 0.9f, 0, 2000}, {30, 0.9f, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        pl_sample_opts o = plain;
+        o.temperature = c[i].t, o.top_p = c[i].p, o.min_p = c[i].m, o.top_k = c[i].k;
+        check_set(o);
+    }
+}
+END_TEST
+
+START_TEST(seed_and_position_decide)
+{
+    pl_sample_opts o = plain;
+    int32_t history[64] = {0};
+    int same = 0;
+    o.seed = 11;
+    for (int n = 1; n < 64; n++) {
+        const int a = sample(o, history, n, 1).token;
+        ck_assert_int_eq(sample(o, history, n, 1).token, a);
+        same += a == sample(o, history, n - 1, 1).token;
+    }
+    ck_assert_int_lt(same, 20);
+}
+END_TEST
+
+START_TEST(penalties_and_bias)
+{
+    pl_sample_opts o = plain;
+    int32_t history[5000];
+    o.temperature = 0;
+    logits[10] = 20, logits[11] = 19, logits[12] = 18;
+    /* repetition counts the prompt too, once a token */
+    o.repetition = 1.1f;
+    ck_assert_int_eq(sample(o, (int32_t[]){10, 10, 10}, 3, 3).token, 11); /* 20 / 1.1 = 18.2 */
+    ck_assert_int_eq(sample(o, (int32_t[]){10, 11}, 2, 2).token, 10);      /* 18.18 > 18 > 17.3 */
+    for (int i = 0; i < 5000; i++) history[i] = 10;                         /* the long way gives the same */
+    ck_assert_int_eq(sample(o, history, 5000, 5000).token, 11);
+    /* presence and frequency count the answer alone */
+    o.repetition = 1;
+    o.presence = 1.5f;
+    ck_assert_int_eq(sample(o, (int32_t[]){10, 10}, 2, 2).token, 10);
+    ck_assert_int_eq(sample(o, (int32_t[]){10, 10}, 2, 1).token, 11);
+    o.presence = 0;
+    o.frequency = 0.6f;
+    ck_assert_int_eq(sample(o, (int32_t[]){5, 10}, 2, 1).token, 10);
+    ck_assert_int_eq(sample(o, (int32_t[]){5, 10, 10}, 3, 1).token, 11);
+    /* a negative logit is pushed down by repetition, not up */
+    for (int i = 0; i < N; i++) logits[i] = -5;
+    logits[3] = -4.9f;
+    o.frequency = 0;
+    o.repetition = 1.5f;
+    ck_assert_int_ne(sample(o, (int32_t[]){3}, 1, 1).token, 3);
+    o.repetition = 1;
+    const int32_t id[] = {77};
+    const float by[] = {100};
+    o.bias_id = id, o.bias = by, o.n_bias = 1, o.temperature = 1;
+    ck_assert_int_eq(sample(o, NULL, 0, 0).token, 77);
+}
+END_TEST
+
+START_TEST(logprobs_are_the_models)
+{
+    pl_sample_opts o = plain;
+    o.n_logprobs = 5;
+    o.temperature = 0.3f;
+    const pl_sampled s = sample(o, NULL, 0, 0);
+    int order[N];
+    for (int i = 0; i < N; i++) order[i] = i;
+    qsort(order, N, sizeof *order, by_value);
+    const double lse = pl_logsumexp(logits, N);
+    ck_assert_int_eq(s.n_top, 5);
+    for (int i = 0; i < 5; i++) {
+        ck_assert_int_eq(s.top_id[i], order[i]);
+        ck_assert_double_eq_tol(s.top_logprob[i], logits[order[i]] - lse, 1e-5);
+    }
+    ck_assert_double_eq_tol(s.logprob, logits[s.token] - lse, 1e-5);
+}
+END_TEST
+
+START_TEST(bad_input)
+{
+    pl_sampled s;
+    const struct { pl_sample_opts o; const char *say; } c[] = {
+        {{.temperature = -1, .top_p = 1, .repetition = 1}, "temperature"},
+        {{.temperature = NAN, .top_p = 1, .repetition = 1}, "temperature"},
+        {{.temperature = 1, .top_p = 0, .repetition = 1}, "top_p"},
+        {{.temperature = 1, .top_p = 1.1f, .repetition = 1}, "top_p"},
+        {{.temperature = 1, .top_p = 1, .min_p = 2, .repetition = 1}, "min_p"},
+        {{.temperature = 1, .top_p = 1, .repetition = 0}, "repetition"},
+        {{.temperature = 1, .top_p = 1, .repetition = 1, .top_k = -1}, "top_k"},
+        {{.temperature = 1, .top_p = 1, .repetition = 1, .n_logprobs = 21}, "logprobs"},
+        {{.temperature = 1, .top_p = 1, .repetition = 1, .bias_id = (int32_t[]){N}, .bias = (float[]){1}, .n_bias = 1}, "bias"},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        ck_assert_int_eq(pl_sample(&s, logits, N, &c[i].o, NULL, 0, 0, scratch, &err), PL_EARG);
+        ck_assert_msg(strstr(err.msg, c[i].say) != NULL, "%s", err.msg);
+    }
+    logits[500] = NAN;
+    ck_assert_int_eq(pl_sample(&s, logits, N, &plain, NULL, 0, 0, scratch, &err), PL_EARG);
+    ck_assert_str_eq(err.msg, "sample: the logit of token 500 is nan");
+    for (int i = 0; i < N; i++) logits[i] = -INFINITY;
+    ck_assert_int_eq(pl_sample(&s, logits, N, &plain, NULL, 0, 0, scratch, &err), PL_EARG);
+    logits[9] = 1;
+    ck_assert_int_eq(sample(plain, NULL, 0, 0).token, 9);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("sample");
+    TCase *c = tcase_create("sample");
+    tcase_add_checked_fixture(c, setup, NULL);
+    tcase_add_test(c, greedy_takes_the_lowest_of_equals);
+    tcase_add_test(c, top_k_top_p_min_p);
+    tcase_add_test(c, seed_and_position_decide);
+    tcase_add_test(c, penalties_and_bias);
+    tcase_add_test(c, logprobs_are_the_models);
+    tcase_add_test(c, bad_input);
+    tcase_set_timeout(c, 120);
+    suite_add_tcase(s, c);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    const int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
