@@ -95,6 +95,7 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_request);
     SIZE(pl_request_opts);
     SIZE(pl_event);
+    SIZE(pl_metrics);
     SIZE(pl_ids);
     SIZE(pl_text);
     SIZE(pl_tok_stream);

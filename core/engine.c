@@ -28,6 +28,7 @@ struct pl_engine {
     float *scratch;       /* [n_vocab] */
     pl_event *event; /* [max_requests] */
     int32_t n_events;
+    pl_metrics m;
 };
 
 int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err)
@@ -129,6 +130,7 @@ int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err
     e->req[i] = (pl_request){.id = e->next_id++, .state = PL_WAITING, .seq = -1, .n_prompt = o->n_prompt,
                              .max_out = o->max_out, .left = o->n_prompt, .priority = o->priority, .arrived_s = pl_now_s()};
     *id = e->req[i].id;
+    e->m.submitted++;
     return PL_OK;
 }
 
@@ -145,6 +147,7 @@ static void finish(pl_engine *e, int32_t i, int32_t why)
     pl_request *r = &e->req[i];
     r->state = PL_FINISHED;
     r->finish = why;
+    e->m.finished[why]++;
     if (r->seq >= 0) pl_kv_seq_free(e->kv, r->seq);
     r->seq = -1;
     clear(&e->slot[i]);
@@ -224,6 +227,7 @@ static int advance(pl_engine *e, int32_t i, const float *logits, pl_err *err)
     PL_TRY(pl_mem_grow((void **)&s->token, &s->cap, s->n + 1, sizeof *s->token, err));
     s->token[s->n++] = out.token;
     r->n_out++;
+    e->m.out_tokens++;
     r->left = 1;
     bool stop = false;
     for (int32_t k = 0; k < s->n_stop; k++) stop = stop || s->stop[k] == out.token;
@@ -247,11 +251,13 @@ int pl_engine_step(pl_engine *e, pl_err *err)
     e->n_plan = e->plan_tokens = 0;
     if (n == 0) return PL_OK;
     pl_tensor logits;
+    const double start = pl_now_s();
     PL_TRY(pl_prog_run(e->prog, e->kv, &b, &logits, err));
     int32_t row = 0;
     for (int32_t k = 0; k < n; k++) {
         const int32_t i = e->who[k];
         pl_request *r = &e->req[i];
+        e->m.prompt_tokens += (uint64_t)pl_max(0, pl_min(e->span[k].n, r->n_prompt - r->n_done));
         r->n_done += e->span[k].n;
         r->left -= e->span[k].n;
         if (r->left) continue;
@@ -261,5 +267,13 @@ int pl_engine_step(pl_engine *e, pl_err *err)
             post(e, i, NULL);
         }
     }
+    e->m.steps++;
+    e->m.step_s += pl_now_s() - start;
     return PL_OK;
+}
+
+void pl_engine_metrics(const pl_engine *e, pl_metrics *out)
+{
+    *out = e->m;
+    out->free_pages = pl_kv_free_pages(e->kv);
 }

@@ -50,6 +50,7 @@ typedef struct pl_dev pl_dev;
 typedef struct pl_stream pl_stream;
 typedef struct pl_prog pl_prog;
 typedef struct pl_kv pl_kv;
+typedef struct pl_coll pl_coll;
 typedef struct pl_engine pl_engine;
 typedef struct pl_ckpt pl_ckpt;
 
@@ -171,11 +172,18 @@ int pl_kv_begin(pl_kv *kv, const pl_span *span, int32_t n, pl_err *err); /* take
 void pl_kv_commit(pl_kv *kv); /* the spans' tokens are part of their sequences now */
 void pl_kv_abort(pl_kv *kv);  /* forget the step and give back the pages it took */
 
+/* coll: ranks that work together. One handle a rank; every rank calls the same collectives in the same order. */
+int pl_coll_loopback(pl_coll **out, int32_t n_ranks, pl_err *err); /* out[n_ranks]: ranks on threads of this process */
+void pl_coll_free(pl_coll *c);                                     /* the last one of a group ends the group */
+int32_t pl_coll_rank(const pl_coll *c);
+int32_t pl_coll_size(const pl_coll *c);
+
 /* prog: a traced graph as a flat list of ops over values, with one planned block of memory */
 typedef union pl_attr { int64_t i; double f; } pl_attr;
 enum { PL_DIM_T = -1, PL_DIM_R = -2 };                          /* tokens of the step; rows wanted */
 enum { PL_VALUE_IDS = 0, PL_VALUE_POS = 1, PL_VALUE_ROWS = 2 }; /* i32 inputs that every program has */
 int pl_prog_new(pl_prog **out, pl_dev *dev, pl_err *err);
+void pl_prog_set_coll(pl_prog *p, pl_coll *coll); /* borrowed; NULL: one rank alone */
 void pl_prog_free(pl_prog *p);
 /* these return the new value's number, or a negative code */
 int pl_prog_value(pl_prog *p, int32_t dtype, int32_t ndim, const int64_t *dim, pl_err *err);
@@ -241,6 +249,12 @@ typedef struct pl_request_opts {
     pl_sample_opts sample;
 } pl_request_opts;
 typedef struct pl_event { int64_t id; int32_t finish, n_out; pl_sampled sampled; } pl_event; /* token -1: none, only the end */
+typedef struct pl_metrics { /* since the engine was opened */
+    uint64_t steps, prompt_tokens, out_tokens, submitted, finished[5]; /* finished: by PL_FINISH_* */
+    double step_s;           /* spent in steps */
+    int64_t free_pages;
+} pl_metrics;
+void pl_engine_metrics(const pl_engine *e, pl_metrics *out);
 int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err);
 void pl_engine_close(pl_engine *e);
 int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err *err);

@@ -56,5 +56,25 @@ int pl_gather(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *r
 /* Values of x in the format of y (f32, f16, bf16 either side).
  *   y[...,D] = x[...,D] */
 int pl_copy(pl_stream *s, pl_tensor *y, const pl_tensor *x, pl_err *err);
+
+/* Sum of every rank's x, added in the order of ranks, so that all ranks hold the same bits.
+ *   y[T,D] = x[T,D] */
+int pl_sum_ranks(pl_stream *s, pl_coll *coll, pl_tensor *y, const pl_tensor *x, pl_err *err);
+
+/* Every rank's rows, one rank after the other: U = ranks * T.
+ *   y[U,D] = x[T,D] */
+int pl_all_gather(pl_stream *s, pl_coll *coll, pl_tensor *y, const pl_tensor *x, pl_err *err);
+
+/* This rank's share of the rows of the sum over ranks: U = ranks * T.
+ *   y[T,D] = x[U,D] */
+int pl_reduce_scatter(pl_stream *s, pl_coll *coll, pl_tensor *y, const pl_tensor *x, pl_err *err);
+
+/* Part j of x goes to rank j; y holds the parts that came, in the order of ranks. T is a multiple of the ranks.
+ *   y[T,D] = x[T,D] */
+int pl_all_to_all(pl_stream *s, pl_coll *coll, pl_tensor *y, const pl_tensor *x, pl_err *err);
+
+/* x of rank `root`.
+ *   y[T,D] = x[T,D] */
+int pl_broadcast(pl_stream *s, pl_coll *coll, pl_tensor *y, const pl_tensor *x, int root, pl_err *err);
 /* abi-end */
 #endif

@@ -26,6 +26,7 @@ typedef struct call {
 
 struct pl_prog {
     pl_dev *dev;
+    pl_coll *coll;
     value *value;
     int32_t n_values, value_cap;
     call *call;
@@ -65,6 +66,8 @@ void pl_prog_free(pl_prog *p)
     free(p->host);
     free(p);
 }
+
+void pl_prog_set_coll(pl_prog *p, pl_coll *coll) { p->coll = coll; }
 
 static int new_value(pl_prog *p, const value *v, pl_err *err)
 {
@@ -276,11 +279,12 @@ static int copy_inputs(pl_prog *p, const pl_kv *kv, const pl_batch *b, pl_err *e
 
 static int run_calls(pl_prog *p, pl_kv *kv, pl_err *err)
 {
+    const pl_op_env env = {kv, p->coll};
     for (int32_t i = 0; i < p->n_calls; i++) {
         call *c = &p->call[i];
         pl_tensor *t[MAX_ARGS];
         for (int32_t k = 0; k < c->n_values; k++) t[k] = c->value[k] < 0 ? NULL : &p->value[c->value[k]].t;
-        PL_TRY(pl_op(c->op)->run(&p->dev->stream, kv, t, c->attr, err));
+        PL_TRY(pl_op(c->op)->run(&p->dev->stream, &env, t, c->attr, err));
     }
     return PL_OK;
 }

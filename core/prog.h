@@ -4,10 +4,15 @@
  * each op from arrays. */
 #include "kv.h"
 
+typedef struct pl_op_env { /* what ops may need beside tensors and attributes */
+    pl_kv *kv;
+    pl_coll *coll;
+} pl_op_env;
+
 typedef struct pl_op_info {
     const char *name, *sig;
     int32_t n_outs, n_tensors, n_attrs; /* tensors: outputs first, then inputs */
-    int (*run)(pl_stream *s, pl_kv *kv, pl_tensor **t, const pl_attr *a, pl_err *err);
+    int (*run)(pl_stream *s, const pl_op_env *env, pl_tensor **t, const pl_attr *a, pl_err *err);
 } pl_op_info;
 
 const pl_op_info *pl_op(int32_t op); /* NULL if out of range */

@@ -1,6 +1,6 @@
 -- deps.lua: checks who may include or require whom (core/README.md, "Layers"). Reads the files that git tracks.
 local order = { "pl", "pl_ops", "base", "mem", "metrics", "quant", "dtype", "tensor", "sig", "dev", "plugin", "toc", "meta", "config",
-  "gguf", "safetensors", "tok", "ckpt", "kv", "prog", "sample", "engine" }
+  "gguf", "safetensors", "tok", "ckpt", "coll", "kv", "prog", "sample", "engine" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
 

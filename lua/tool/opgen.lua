@@ -48,7 +48,7 @@ end
 local function classify(op, text)
   local name = text:match "([%w_]+)%s*$"
   local kinds = {
-    { "^pl_stream %*", "stream" }, { "^pl_err %*", "err" }, { "^pl_kv %*", "kv" },
+    { "^pl_stream %*", "stream" }, { "^pl_err %*", "err" }, { "^pl_kv %*", "kv" }, { "^pl_coll %*", "coll" },
     { "^const pl_tensor %*", "in" }, { "^pl_tensor %*", "out" }, { "^int ", "int" }, { "^float ", "float" },
   }
   for _, k in ipairs(kinds) do
@@ -100,7 +100,8 @@ local function run_call(op)
   for _, p in ipairs(op.params) do
     if p.kind == "stream" then call[#call + 1] = "s"
     elseif p.kind == "err" then call[#call + 1] = "err"
-    elseif p.kind == "kv" then call[#call + 1] = "kv"
+    elseif p.kind == "kv" then call[#call + 1] = "env->kv"
+    elseif p.kind == "coll" then call[#call + 1] = "env->coll"
     elseif p.kind == "int" then call[#call + 1] = ("(int)a[%d].i"):format(n_attr) n_attr = n_attr + 1
     elseif p.kind == "float" then call[#call + 1] = ("(float)a[%d].f"):format(n_attr) n_attr = n_attr + 1
     else call[#call + 1] = ("t[%d]"):format(n_tensor) n_tensor = n_tensor + 1 end
@@ -123,7 +124,7 @@ local function front_functions(ops)
     "#include \"ops_backend.h\"\n#include \"dev.h\"\n#include \"prog.h\"\n#include \"sig.h\"\n\n" }
   for _, op in ipairs(ops) do
     local tensors = names_of(op, { ["in"] = true, out = true })
-    local call = table.concat(names_of(op, { stream = 1, err = 1, kv = 1, int = 1, float = 1, ["in"] = 1, out = 1 }), ", ")
+    local call = table.concat(names_of(op, { stream = 1, err = 1, kv = 1, coll = 1, int = 1, float = 1, ["in"] = 1, out = 1 }), ", ")
     local run, n_tensor, n_attr = run_call(op)
     op.n_tensor, op.n_attr = n_tensor, n_attr
     o[#o + 1] = ("int pl_%s(%s)\n{\n"):format(op.name, op.args)
@@ -133,8 +134,8 @@ local function front_functions(ops)
     o[#o + 1] = ("    case PL_DEV_CPU: return pl_cpu_%s(%s);\n"):format(op.name, call)
     o[#o + 1] = ("    default:\n        if (!s->backend->ops->%s) return pl_no_kernel(err, \"%s\", s);\n"):format(op.name, op.name)
     o[#o + 1] = ("        return s->backend->ops->%s(%s);\n    }\n}\n"):format(op.name, call)
-    o[#o + 1] = ("static int run_%s(pl_stream *s, pl_kv *kv, pl_tensor **t, const pl_attr *a, pl_err *err)\n{\n"):format(op.name)
-    o[#o + 1] = ("    (void)kv;\n    (void)a;\n    return pl_%s(%s);\n}\n\n"):format(op.name, run)
+    o[#o + 1] = ("static int run_%s(pl_stream *s, const pl_op_env *env, pl_tensor **t, const pl_attr *a, pl_err *err)\n{\n"):format(op.name)
+    o[#o + 1] = ("    (void)env;\n    (void)a;\n    return pl_%s(%s);\n}\n\n"):format(op.name, run)
   end
   o[#o + 1] = "static const pl_op_info table[] = {\n"
   for _, op in ipairs(ops) do
