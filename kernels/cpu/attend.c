@@ -1,0 +1,174 @@
+/* attend.c: causal grouped-query attention over the paged cache: the plain C pieces, and how they are spread over
+ * threads. A block is a few consecutive queries under one key head. With many blocks a thread takes a block with all
+ * its chunks; with few (a decode step over a long context) the chunks are spread too, some for every block at a
+ * time, and merged in order after each wave. */
+#define ATTEND_OPS pl_attend_portable
+#include "attend_body.h"
+#include "rows.h"
+
+enum {
+    BLOCK_ROWS = 48, /* of a block, if the group is not larger: scores of a chunk stay in L2 */
+    TASKS = 4        /* per thread: below this many blocks their chunks are spread */
+};
+
+int64_t pl_attend_work(int64_t rows, int64_t key_dim, int64_t value_dim)
+{
+    const int64_t panel = pl_max(key_dim * PL_LANES, pl_round_up(value_dim, PL_LANES) * STEP);
+    return pl_round_up(rows * (SCORE_STRIDE + key_dim) + panel, PL_LANES);
+}
+
+static const pl_attend_ops *ops_of(const pl_stream *s)
+{
+#ifdef PL_X86
+    if (s->path == PL_PATH_AVX2 || s->path == PL_PATH_SOFT_AMX) return &pl_attend_avx2;
+    if (s->path == PL_PATH_AVX512 || s->path == PL_PATH_AMX) return &pl_attend_avx512;
+#else
+    (void)s;
+#endif
+    return &pl_attend_portable;
+}
+
+typedef struct call {
+    pl_attend_job job;
+    const pl_attend_ops *ops;
+    int64_t queries;              /* per block */
+    int64_t *first;               /* [n_spans + 1] number of the first block of each span */
+    int64_t part_floats, work_floats;
+    float *work;                  /* [n_threads][work_floats] */
+    float *part, *sum;            /* whole blocks: [n_threads] of each; else [n_blocks][wave] and [n_blocks] */
+    int64_t wave, wave_at;        /* chunks of a block in a wave; the first of this one */
+} call;
+
+static int64_t blocks_of(const call *c, const pl_kv_span *span)
+{
+    return (span->n + c->queries - 1) / c->queries * c->job.kv->o.heads;
+}
+
+/* Blocks are numbered by span, then head, then query, latest queries first: the longest work comes first. */
+static pl_attend_block block_at(const call *c, int64_t i)
+{
+    const pl_kv *kv = c->job.kv;
+    int32_t lo = 0, hi = kv->n_spans;
+    while (hi - lo > 1) {
+        const int32_t mid = (lo + hi) / 2;
+        if (c->first[mid] <= i) lo = mid;
+        else hi = mid;
+    }
+    const pl_kv_span *span = &kv->span[lo];
+    i -= c->first[lo];
+    const int64_t per_head = (span->n + c->queries - 1) / c->queries;
+    const int64_t from = (per_head - 1 - i % per_head) * c->queries;
+    return (pl_attend_block){&kv->seq[span->seq], (int32_t)(i / per_head), span->first + from,
+                             pl_min(c->queries, span->n - from), span->pos + from};
+}
+
+static int64_t first_chunk(const call *c, const pl_attend_block *b)
+{
+    return pl_attend_first(&c->job, b->pos) / PL_ATTEND_CHUNK;
+}
+static int64_t end_chunk(const pl_attend_block *b) { return (b->pos + b->n - 1) / PL_ATTEND_CHUNK + 1; }
+
+static void whole_blocks(void *arg, int64_t from, int64_t to, int thread)
+{
+    const call *c = arg;
+    float *work = c->work + thread * c->work_floats;
+    float *part = c->part + thread * c->part_floats, *sum = c->sum + thread * c->part_floats;
+    for (int64_t i = from; i < to; i++) {
+        const pl_attend_block b = block_at(c, i);
+        const int64_t first = first_chunk(c, &b), end = end_chunk(&b);
+        c->ops->chunk(&c->job, &b, first, sum, work);
+        for (int64_t k = first + 1; k < end; k++) {
+            c->ops->chunk(&c->job, &b, k, part, work);
+            c->ops->merge(sum, part, b.n * c->job.group, c->job.kv->o.value_dim);
+        }
+        c->ops->finish(&c->job, &b, sum);
+    }
+}
+
+static void some_chunks(void *arg, int64_t from, int64_t to, int thread)
+{
+    const call *c = arg;
+    for (int64_t i = from; i < to; i++) {
+        const pl_attend_block b = block_at(c, i / c->wave);
+        const int64_t k = first_chunk(c, &b) + c->wave_at + i % c->wave;
+        if (k < end_chunk(&b))
+            c->ops->chunk(&c->job, &b, k, c->part + i * c->part_floats, c->work + thread * c->work_floats);
+    }
+}
+
+static void merge_wave(void *arg, int64_t from, int64_t to, int thread)
+{
+    const call *c = arg;
+    (void)thread;
+    for (int64_t i = from; i < to; i++) {
+        const pl_attend_block b = block_at(c, i);
+        const int64_t rows = b.n * c->job.group, first = first_chunk(c, &b) + c->wave_at, end = end_chunk(&b);
+        float *sum = c->sum + i * c->part_floats;
+        if (first >= end) continue;
+        if (c->wave_at == 0) memset(sum, 0, sizeof *sum * (size_t)(2 * rows)); /* l = 0: nothing yet */
+        for (int64_t k = 0; k < c->wave && first + k < end; k++)
+            c->ops->merge(sum, c->part + (i * c->wave + k) * c->part_floats, rows, c->job.kv->o.value_dim);
+        if (first + c->wave >= end) c->ops->finish(&c->job, &b, sum);
+    }
+}
+
+static int check(const pl_tensor *y, const pl_tensor *q, const pl_kv *kv, int layer, int window, pl_err *err)
+{
+    PL_TRY(pl_want("attend", "q", q, PL_F32, err));
+    PL_TRY(pl_want("attend", "y", y, PL_F32, err));
+    if (layer < 0 || layer >= kv->o.layers)
+        return pl_fail(err, PL_EARG, "attend: layer %d, want 0 to %d", layer, kv->o.layers - 1);
+    if (window < 0) return pl_fail(err, PL_EARG, "attend: window %d, want 0 or more", window);
+    if (q->dim[1] % kv->o.heads || q->dim[1] == 0)
+        return pl_fail(err, PL_ESHAPE, "attend: q has %lld heads, want a multiple of the cache's %d",
+                       (long long)q->dim[1], kv->o.heads);
+    if (q->dim[2] != kv->o.key_dim || y->dim[2] != kv->o.value_dim)
+        return pl_fail(err, PL_ESHAPE, "attend: heads of %lld (q) and %lld (y), want the cache's %d and %d",
+                       (long long)q->dim[2], (long long)y->dim[2], kv->o.key_dim, kv->o.value_dim);
+    if (q->dim[0] != kv->n_tokens)
+        return pl_fail(err, PL_ESHAPE, "attend: q has %lld tokens, want the step's %lld", (long long)q->dim[0],
+                       (long long)kv->n_tokens);
+    return PL_OK;
+}
+
+int pl_cpu_attend(pl_stream *s, pl_tensor *y, const pl_tensor *q, pl_kv *kv, int layer, float scale, int window,
+                  pl_err *err)
+{
+    PL_TRY(check(y, q, kv, layer, window, err));
+    if (kv->n_spans == 0) return PL_OK;
+    const pl_mark mark = pl_scratch_mark(s);
+    const int32_t group = (int32_t)(q->dim[1] / kv->o.heads);
+    call c = {.job = {kv, q, y, layer, group, window, scale}, .ops = ops_of(s), .wave = 1};
+    c.queries = pl_max(1, BLOCK_ROWS / group);
+    int rc = PL_ENOMEM;
+    if (!(c.first = pl_scratch(s, (kv->n_spans + 1) * (int64_t)sizeof *c.first, err))) goto done;
+    int64_t most_queries = 0, most_chunks = 0;
+    c.first[0] = 0;
+    for (int32_t i = 0; i < kv->n_spans; i++) {
+        const pl_kv_span *span = &kv->span[i];
+        c.first[i + 1] = c.first[i] + blocks_of(&c, span);
+        most_queries = pl_max(most_queries, pl_min(c.queries, span->n));
+        const pl_attend_block whole = {.pos = span->pos, .n = span->n};
+        most_chunks = pl_max(most_chunks, end_chunk(&whole) - first_chunk(&c, &whole));
+    }
+    const int64_t n_blocks = c.first[kv->n_spans], rows = most_queries * group;
+    const bool spread = s->n_threads > 1 && most_chunks > 1 && n_blocks < TASKS * s->n_threads;
+    if (spread) c.wave = pl_min(most_chunks, (4 * TASKS * s->n_threads + n_blocks - 1) / n_blocks);
+    c.part_floats = pl_round_up(pl_attend_part(rows, kv->o.value_dim), PL_LANES);
+    c.work_floats = pl_attend_work(rows, kv->o.key_dim, kv->o.value_dim);
+    const int64_t sums = spread ? n_blocks : s->n_threads;
+    c.work = pl_scratch(s, s->n_threads * c.work_floats * 4, err);
+    c.sum = c.work ? pl_scratch(s, sums * c.part_floats * 4, err) : NULL;
+    c.part = c.sum ? pl_scratch(s, sums * c.wave * c.part_floats * 4, err) : NULL;
+    if (!c.part) goto done;
+    if (!spread) pl_parallel(s, n_blocks, 1, whole_blocks, &c);
+    else
+        for (; c.wave_at < most_chunks; c.wave_at += c.wave) {
+            pl_parallel(s, n_blocks * c.wave, 1, some_chunks, &c);
+            pl_parallel(s, n_blocks, n_blocks, merge_wave, &c);
+        }
+    rc = PL_OK;
+done:
+    pl_scratch_release(s, mark);
+    return rc;
+}

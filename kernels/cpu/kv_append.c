@@ -1,0 +1,52 @@
+/* kv_append.c: the step's keys and values go to their pages, in the cache's format (BF16 to nearest, ties to even). */
+#include "kv.h"
+#include "rows.h"
+
+typedef struct call {
+    const pl_row_ops *ops;
+    const pl_kv *kv;
+    const pl_tensor *k, *v;
+    int32_t layer;
+} call;
+
+static void put(const call *c, uint8_t *to, const pl_tensor *x, int64_t t)
+{
+    const int64_t n = x->dim[2];
+    for (int64_t h = 0; h < x->dim[1]; h++) {
+        const float *row = (const float *)x->data + t * x->stride[0] + h * x->stride[1];
+        if (c->kv->o.dtype == PL_BF16) c->ops->to_bf16((uint16_t *)to + h * n, row, n);
+        else memcpy((float *)to + h * n, row, sizeof *row * (size_t)n);
+    }
+}
+
+static void part(void *arg, int64_t from, int64_t to, int thread)
+{
+    const call *c = arg;
+    const pl_kv_span *span = c->kv->span;
+    (void)thread;
+    for (int64_t t = from; t < to; t++) {
+        while (t >= span->first + span->n) span++;
+        const pl_kv_seq *seq = &c->kv->seq[span->seq];
+        const int64_t pos = span->pos + t - span->first;
+        put(c, pl_kv_key(c->kv, seq, c->layer, pos), c->k, t);
+        put(c, pl_kv_value(c->kv, seq, c->layer, pos), c->v, t);
+    }
+}
+
+int pl_cpu_kv_append(pl_stream *s, pl_kv *kv, int layer, const pl_tensor *k, const pl_tensor *v, pl_err *err)
+{
+    PL_TRY(pl_want("kv_append", "k", k, PL_F32, err));
+    PL_TRY(pl_want("kv_append", "v", v, PL_F32, err));
+    if (layer < 0 || layer >= kv->o.layers)
+        return pl_fail(err, PL_EARG, "kv_append: layer %d, want 0 to %d", layer, kv->o.layers - 1);
+    if (k->dim[1] != kv->o.heads || k->dim[2] != kv->o.key_dim || v->dim[2] != kv->o.value_dim)
+        return pl_fail(err, PL_ESHAPE, "kv_append: %lld heads of %lld (k) and %lld (v), want the cache's %d of %d and %d",
+                       (long long)k->dim[1], (long long)k->dim[2], (long long)v->dim[2], kv->o.heads, kv->o.key_dim,
+                       kv->o.value_dim);
+    if (k->dim[0] != kv->n_tokens)
+        return pl_fail(err, PL_ESHAPE, "kv_append: k has %lld tokens, want the step's %lld", (long long)k->dim[0],
+                       (long long)kv->n_tokens);
+    call c = {pl_row_ops_of(s), kv, k, v, layer};
+    pl_parallel(s, kv->n_tokens, pl_row_grain(kv->o.heads * (kv->o.key_dim + kv->o.value_dim)), part, &c);
+    return PL_OK;
+}

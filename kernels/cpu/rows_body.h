@@ -1,0 +1,97 @@
+/* rows_body.h: the definition of the small ops' arithmetic, in lanes of 16 (vec.h). Included once per instruction
+ * set by a file that defines ROW_OPS, the name of the table. A row's last lanes that hold no element count as zero. */
+#include "maths.h"
+#include "rows.h"
+
+PL_INLINE vf get(const float *p, int64_t left) { return left < PL_LANES ? vf_load_n(p, left) : vf_load(p); }
+PL_INLINE void put(float *p, vf a, int64_t left)
+{
+    if (left < PL_LANES) vf_store_n(p, a, left);
+    else vf_store(p, a);
+}
+
+static void row_add(float *y, const float *a, const float *b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += PL_LANES) put(y + i, vf_add(get(a + i, n - i), get(b + i, n - i)), n - i);
+}
+
+static void row_scale(float *y, const float *x, float by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += PL_LANES) put(y + i, vf_mul(get(x + i, n - i), vf_set(by)), n - i);
+}
+
+/* Squares are summed by fma into 4 x 16 chains (element i into lane i % 16 of chain i / 16 % 4), the chains as
+ * (0 + 1) + (2 + 3), the lanes by vf_sum; then y = (x * r) * w with r = 1 / sqrt(sum / n + eps). */
+static void row_rms_norm(float *y, const float *x, const float *w, float eps, int64_t n)
+{
+    vf sum[4] = {vf_set(0), vf_set(0), vf_set(0), vf_set(0)};
+    const int64_t whole = n / (4 * PL_LANES) * (4 * PL_LANES);
+    for (int64_t i = 0; i < whole; i += 4 * PL_LANES) {
+        PL_UNROLL for (int c = 0; c < 4; c++) {
+            const vf v = vf_load(x + i + c * PL_LANES);
+            sum[c] = vf_fma(v, v, sum[c]);
+        }
+    }
+    PL_UNROLL for (int c = 0; c < 4; c++) {
+        const int64_t at = whole + c * PL_LANES;
+        const vf v = at < n ? get(x + at, n - at) : vf_set(0);
+        sum[c] = vf_fma(v, v, sum[c]);
+    }
+    const float total = vf_sum(vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
+    const vf r = vf_set(1.0f / sqrtf(total / (float)n + eps));
+    for (int64_t i = 0; i < n; i += PL_LANES)
+        put(y + i, vf_mul(vf_mul(get(x + i, n - i), r), get(w + i, n - i)), n - i);
+}
+
+static void row_swiglu(float *y, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += PL_LANES)
+        put(y + i, vf_mul(pl_vsilu(get(gate + i, n - i)), get(up + i, n - i)), n - i);
+}
+
+static void row_geglu(float *y, const float *gate, const float *up, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += PL_LANES)
+        put(y + i, vf_mul(pl_vgelu(get(gate + i, n - i)), get(up + i, n - i)), n - i);
+}
+
+/* The angle is a float product, as in the models' reference; its sine and cosine are taken in double. */
+static void row_turns(float *sine, float *cosine, const float *freq, float pos, float scale, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double s, c;
+        pl_sin_cos((double)(pos * freq[j]), &s, &c);
+        sine[j] = (float)s * scale;
+        cosine[j] = (float)c * scale;
+    }
+}
+
+/* (a, b) becomes (fma(a, cos, -(b sin)), fma(b, cos, a sin)). */
+static void row_turn(float *y, const float *x, const float *sine, const float *cosine, bool halves, int64_t p)
+{
+    if (!halves) {
+        for (int64_t j = 0; j < p; j++) {
+            const float a = x[2 * j], b = x[2 * j + 1];
+            y[2 * j] = fmaf(a, cosine[j], -(b * sine[j]));
+            y[2 * j + 1] = fmaf(b, cosine[j], a * sine[j]);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < p; i += PL_LANES) {
+        const vf a = get(x + i, p - i), b = get(x + p + i, p - i);
+        const vf s = get(sine + i, p - i), c = get(cosine + i, p - i);
+        put(y + i, vf_fma(a, c, vf_mul(vf_mul(b, s), vf_set(-1))), p - i);
+        put(y + p + i, vf_fma(b, c, vf_mul(a, s)), p - i);
+    }
+}
+
+static void row_to_bf16(uint16_t *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += PL_LANES) {
+        if (n - i < PL_LANES) vf_store_bf16_n(y + i, vf_load_n(x + i, n - i), n - i);
+        else vf_store_bf16(y + i, vf_load(x + i));
+    }
+}
+
+const pl_row_ops ROW_OPS = {row_add,   row_scale, row_rms_norm, row_swiglu,
+                            row_geglu, row_turns, row_turn,     row_to_bf16};

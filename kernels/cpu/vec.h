@@ -1,0 +1,203 @@
+#ifndef PL_VEC_H
+#define PL_VEC_H
+/* Sixteen float lanes, the unit in which the ops other than linear are written. One text is compiled for plain C,
+ * AVX2 and AVX-512 (the compiler's flags decide), and every operation here is one IEEE operation per lane, rounded
+ * once: so all paths give the same bits. Nothing else may be added to this file. */
+#include "base.h"
+#include <math.h>
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+enum { PL_LANES = 16 };
+
+#ifndef PL_UNROLL
+#define PL_UNROLL _Pragma("GCC unroll 16") /* without it accumulator arrays live in memory */
+#endif
+
+/* What each path gives, lane by lane:
+ *   vf_fma       a * b + c, rounded once
+ *   vf_max       a > b ? a : b (so b where either is NaN)
+ *   vf_if_less   a < b ? x : y
+ *   vf_or_nan    a where a is NaN, else y
+ *   vf_scale2    p * 2^n by an addition to the exponent; n are the low bits of t (see pl_vexp)
+ *   vf_bf16      rounded to BF16, ties to even, NaN stays NaN
+ *   vf_load_n    the first n lanes, the others 0; vf_store_n writes the first n: memory behind them is not touched */
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+
+typedef __m512 vf;
+PL_INLINE __mmask16 vf_mask(int64_t n) { return (__mmask16)((1u << n) - 1); }
+PL_INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
+PL_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+PL_INLINE vf vf_load_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(vf_mask(n), p); }
+PL_INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
+PL_INLINE void vf_store_n(float *p, vf a, int64_t n) { _mm512_mask_storeu_ps(p, vf_mask(n), a); }
+PL_INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+PL_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+PL_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+PL_INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+PL_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+PL_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+PL_INLINE vf vf_if_less(vf a, vf b, vf x, vf y)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+PL_INLINE vf vf_or_nan(vf a, vf y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), y, a); }
+PL_INLINE vf vf_scale2(vf p, vf t)
+{
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+}
+PL_INLINE vf vf_bf16(vf a)
+{
+    const __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd));
+    const __m512i q = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
+    const __m512i v = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), r, q);
+    return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u)));
+}
+PL_INLINE vf vf_load_bf16(const uint16_t *p)
+{
+    const __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+}
+PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
+{
+    const __m512i u = _mm512_srli_epi32(_mm512_castps_si512(vf_bf16(a)), 16);
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(u));
+}
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+typedef struct vf {
+    __m256 a, b;
+} vf;
+PL_INLINE __m256i vf_half_mask(int64_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+PL_INLINE vf vf_set(float x) { return (vf){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+PL_INLINE vf vf_load(const float *p) { return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+PL_INLINE vf vf_load_n(const float *p, int64_t n)
+{
+    return (vf){_mm256_maskload_ps(p, vf_half_mask(n)), _mm256_maskload_ps(p + 8, vf_half_mask(n - 8))};
+}
+PL_INLINE void vf_store(float *p, vf a)
+{
+    _mm256_storeu_ps(p, a.a);
+    _mm256_storeu_ps(p + 8, a.b);
+}
+PL_INLINE void vf_store_n(float *p, vf a, int64_t n)
+{
+    _mm256_maskstore_ps(p, vf_half_mask(n), a.a);
+    _mm256_maskstore_ps(p + 8, vf_half_mask(n - 8), a.b);
+}
+#define PL_HALVES(f) ((vf){f(x.a, y.a), f(x.b, y.b)})
+PL_INLINE vf vf_add(vf x, vf y) { return PL_HALVES(_mm256_add_ps); }
+PL_INLINE vf vf_sub(vf x, vf y) { return PL_HALVES(_mm256_sub_ps); }
+PL_INLINE vf vf_mul(vf x, vf y) { return PL_HALVES(_mm256_mul_ps); }
+PL_INLINE vf vf_div(vf x, vf y) { return PL_HALVES(_mm256_div_ps); }
+PL_INLINE vf vf_max(vf x, vf y) { return PL_HALVES(_mm256_max_ps); }
+#undef PL_HALVES
+PL_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return (vf){_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)};
+}
+PL_INLINE vf vf_if_less(vf a, vf b, vf x, vf y)
+{
+    return (vf){_mm256_blendv_ps(y.a, x.a, _mm256_cmp_ps(a.a, b.a, _CMP_LT_OQ)),
+                _mm256_blendv_ps(y.b, x.b, _mm256_cmp_ps(a.b, b.b, _CMP_LT_OQ))};
+}
+PL_INLINE vf vf_or_nan(vf a, vf y)
+{
+    return (vf){_mm256_blendv_ps(y.a, a.a, _mm256_cmp_ps(a.a, a.a, _CMP_UNORD_Q)),
+                _mm256_blendv_ps(y.b, a.b, _mm256_cmp_ps(a.b, a.b, _CMP_UNORD_Q))};
+}
+PL_INLINE __m256 vf_scale2_half(__m256 p, __m256 t)
+{
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(t), 23)));
+}
+PL_INLINE vf vf_scale2(vf p, vf t) { return (vf){vf_scale2_half(p.a, t.a), vf_scale2_half(p.b, t.b)}; }
+PL_INLINE __m256 vf_bf16_half(__m256 a)
+{
+    const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(_mm256_set1_epi32(0x7fff), odd));
+    const __m256i q = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    const __m256 v = _mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(q), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000u)));
+}
+PL_INLINE vf vf_bf16(vf a) { return (vf){vf_bf16_half(a.a), vf_bf16_half(a.b)}; }
+PL_INLINE __m256 vf_load_bf16_half(const uint16_t *p)
+{
+    const __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+}
+PL_INLINE vf vf_load_bf16(const uint16_t *p) { return (vf){vf_load_bf16_half(p), vf_load_bf16_half(p + 8)}; }
+PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
+{
+    const vf r = vf_bf16(a);
+    const __m256i x = _mm256_srli_epi32(_mm256_castps_si256(r.a), 16), y = _mm256_srli_epi32(_mm256_castps_si256(r.b), 16);
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(x, y), 0xd8));
+}
+
+#else
+
+typedef struct vf {
+    float v[PL_LANES];
+} vf;
+#define PL_EACH(expr)                                              \
+    vf r;                                                          \
+    for (int i = 0; i < PL_LANES; i++) r.v[i] = (expr);            \
+    return r
+PL_INLINE vf vf_set(float x) { PL_EACH(x); }
+PL_INLINE vf vf_load(const float *p) { PL_EACH(p[i]); }
+PL_INLINE vf vf_load_n(const float *p, int64_t n) { PL_EACH(i < n ? p[i] : 0); }
+PL_INLINE void vf_store(float *p, vf a) { memcpy(p, a.v, sizeof a.v); }
+PL_INLINE void vf_store_n(float *p, vf a, int64_t n) { memcpy(p, a.v, sizeof *p * (size_t)n); }
+PL_INLINE vf vf_add(vf a, vf b) { PL_EACH(a.v[i] + b.v[i]); }
+PL_INLINE vf vf_sub(vf a, vf b) { PL_EACH(a.v[i] - b.v[i]); }
+PL_INLINE vf vf_mul(vf a, vf b) { PL_EACH(a.v[i] * b.v[i]); }
+PL_INLINE vf vf_div(vf a, vf b) { PL_EACH(a.v[i] / b.v[i]); }
+PL_INLINE vf vf_fma(vf a, vf b, vf c) { PL_EACH(fmaf(a.v[i], b.v[i], c.v[i])); }
+PL_INLINE vf vf_max(vf a, vf b) { PL_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+PL_INLINE vf vf_if_less(vf a, vf b, vf x, vf y) { PL_EACH(a.v[i] < b.v[i] ? x.v[i] : y.v[i]); }
+PL_INLINE vf vf_or_nan(vf a, vf y) { PL_EACH(isnan(a.v[i]) ? a.v[i] : y.v[i]); }
+PL_INLINE vf vf_scale2(vf p, vf t) { PL_EACH(pl_bits_f32(pl_f32_bits(p.v[i]) + (pl_f32_bits(t.v[i]) << 23))); }
+PL_INLINE vf vf_bf16(vf a) { PL_EACH(pl_bf16_f32(pl_f32_bf16(a.v[i]))); }
+PL_INLINE vf vf_load_bf16(const uint16_t *p) { PL_EACH(pl_bf16_f32(p[i])); }
+PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
+{
+    for (int i = 0; i < PL_LANES; i++) p[i] = pl_f32_bf16(a.v[i]);
+}
+#undef PL_EACH
+#endif
+
+/* The order of every sum and maximum over lanes: halves, four times. */
+PL_INLINE float vf_sum(vf a)
+{
+    float v[PL_LANES];
+    vf_store(v, a);
+    for (int n = PL_LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) v[i] += v[i + n];
+    return v[0];
+}
+PL_INLINE float vf_top(vf a)
+{
+    float v[PL_LANES];
+    vf_store(v, a);
+    for (int n = PL_LANES / 2; n; n /= 2)
+        for (int i = 0; i < n; i++) v[i] = v[i] > v[i + n] ? v[i] : v[i + n];
+    return v[0];
+}
+PL_INLINE vf vf_load_bf16_n(const uint16_t *p, int64_t n)
+{
+    uint16_t v[PL_LANES] = {0};
+    memcpy(v, p, sizeof *p * (size_t)n);
+    return vf_load_bf16(v);
+}
+PL_INLINE void vf_store_bf16_n(uint16_t *p, vf a, int64_t n)
+{
+    uint16_t v[PL_LANES];
+    vf_store_bf16(v, a);
+    memcpy(p, v, sizeof *p * (size_t)n);
+}
+#endif

@@ -1,0 +1,3 @@
+/* attend_avx2.c: attention compiled for AVX2. */
+#define ATTEND_OPS pl_attend_avx2
+#include "attend_body.h"
