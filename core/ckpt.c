@@ -16,27 +16,27 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_TEXT = 64 << 20, MAX_PATH_BYTES = 4096 };
+enum { PL_MAX_TEXT = 64 << 20, PL_MAX_PATH = 4096 };
 
 typedef struct file {
     uint8_t *data; /* the mapping */
     int64_t bytes;
 } file;
 
-typedef struct text {
+typedef struct held_text {
     char *name, *data;
     int64_t bytes;
-} text;
+} held_text;
 
 struct pl_ckpt {
     int32_t refs; /* one until closed, and one for each storage in the mappings */
     int32_t kind;
-    char *dir;    /* where the texts are; NULL for GGUF */
-    file *file;   /* [n_files] */
+    char *dir;  /* where the texts are; NULL for GGUF */
+    file *file; /* [n_files] */
     int32_t n_files, cap_files;
     pl_toc toc;
     pl_meta meta;
-    text *text;   /* [n_texts] read so far */
+    held_text *text; /* [n_texts] read so far */
     int32_t n_texts, cap_texts;
 };
 
@@ -77,7 +77,8 @@ static int open_file(int *fd, int64_t *bytes, const char *path, pl_err *err)
 {
     struct stat st;
     if (stat(path, &st) || (S_ISREG(st.st_mode) && (*fd = open(path, O_RDONLY | O_CLOEXEC)) < 0))
-        return pl_fail(err, errno == ENOENT || errno == ENOTDIR ? PL_ENAME : PL_EIO, "%.120s: %s", path, strerror(errno));
+        return pl_fail(err, errno == ENOENT || errno == ENOTDIR ? PL_ENAME : PL_EIO, "%.120s: %s", path,
+                       strerror(errno));
     if (!S_ISREG(st.st_mode)) return pl_fail(err, PL_EIO, "%.120s: not a regular file", path);
     *bytes = st.st_size;
     return PL_OK;
@@ -107,15 +108,18 @@ static int read_whole(char **out, int64_t *n, const char *path, pl_err *err)
     int fd, rc = PL_OK;
     int64_t bytes, at = 0;
     PL_TRY(open_file(&fd, &bytes, path, err));
-    char *p = bytes <= MAX_TEXT ? malloc((size_t)bytes + 1) : NULL;
+    char *p = bytes <= PL_MAX_TEXT ? malloc((size_t)bytes + 1) : NULL;
     if (!p)
-        rc = pl_fail(err, bytes > MAX_TEXT ? PL_ELIMIT : PL_ENOMEM, "%.120s: %lld bytes, want at most %d", path,
-                     (long long)bytes, MAX_TEXT);
+        rc = pl_fail(err, bytes > PL_MAX_TEXT ? PL_ELIMIT : PL_ENOMEM, "%.120s: %lld bytes, want at most %d", path,
+                     (long long)bytes, PL_MAX_TEXT);
     while (rc == PL_OK && at < bytes) {
         const ssize_t got = read(fd, p + at, (size_t)(bytes - at));
-        if (got > 0) at += got;
-        else if (got == 0) bytes = at; /* it became shorter */
-        else if (errno != EINTR) rc = pl_fail(err, PL_EIO, "%.120s: %s", path, strerror(errno));
+        if (got > 0)
+            at += got;
+        else if (got == 0)
+            bytes = at; /* it became shorter */
+        else if (errno != EINTR)
+            rc = pl_fail(err, PL_EIO, "%.120s: %s", path, strerror(errno));
     }
     close(fd);
     if (rc < 0) {
@@ -129,8 +133,8 @@ static int read_whole(char **out, int64_t *n, const char *path, pl_err *err)
 
 static int join(char *out, const char *dir, const char *name, pl_err *err)
 {
-    if (snprintf(out, MAX_PATH_BYTES, "%s/%s", dir, name) >= MAX_PATH_BYTES)
-        return pl_fail(err, PL_ELIMIT, "%.120s: a path of more than %d bytes", dir, MAX_PATH_BYTES);
+    if (snprintf(out, PL_MAX_PATH, "%s/%s", dir, name) >= PL_MAX_PATH)
+        return pl_fail(err, PL_ELIMIT, "%.120s: a path of more than %d bytes", dir, PL_MAX_PATH);
     return PL_OK;
 }
 
@@ -153,7 +157,7 @@ static int add_safetensors(pl_ckpt *c, const char *path, pl_err *err)
 
 static int add_shards(pl_ckpt *c, const char *name, const char *s, int64_t n, pl_err *err)
 {
-    char path[MAX_PATH_BYTES];
+    char path[PL_MAX_PATH];
     pl_shards shards = {0};
     int rc = in_file(pl_shards_parse(&shards, s, n, err), name, err);
     for (int32_t i = 0; i < shards.n_names && rc == PL_OK; i++) {
@@ -170,7 +174,7 @@ static int add_shards(pl_ckpt *c, const char *name, const char *s, int64_t n, pl
 static int open_hf(pl_ckpt *c, const char *single, pl_err *err)
 {
     static const char index[] = "model.safetensors.index.json";
-    char path[MAX_PATH_BYTES];
+    char path[PL_MAX_PATH];
     const char *s;
     int64_t n;
     c->kind = PL_CKPT_HF;
@@ -195,15 +199,15 @@ static int open_gguf(pl_ckpt *c, const char *path, pl_err *err)
     const int32_t i = pl_meta_find(&c->meta, "split.count");
     if (i < 0) return PL_OK;
     PL_TRY(pl_meta_int(&c->meta.e[i], 0, &parts, err));
-    if (parts > 1) return pl_fail(err, PL_EFORMAT, "%.120s: one of %lld parts, want a single file", path, (long long)parts);
+    if (parts > 1)
+        return pl_fail(err, PL_EFORMAT, "%.120s: one of %lld parts, want a single file", path, (long long)parts);
     return PL_OK;
 }
 
 static int open_any(pl_ckpt *c, const char *path, pl_err *err)
 {
     struct stat st;
-    if (stat(path, &st))
-        return pl_fail(err, errno == ENOENT ? PL_ENAME : PL_EIO, "%.120s: %s", path, strerror(errno));
+    if (stat(path, &st)) return pl_fail(err, errno == ENOENT ? PL_ENAME : PL_EIO, "%.120s: %s", path, strerror(errno));
     if (S_ISDIR(st.st_mode)) {
         c->dir = strdup(path);
         return c->dir ? open_hf(c, NULL, err) : pl_fail(err, PL_ENOMEM, "ckpt: no memory");
@@ -214,7 +218,7 @@ static int open_any(pl_ckpt *c, const char *path, pl_err *err)
         return c->dir ? open_hf(c, path, err) : pl_fail(err, PL_ENOMEM, "ckpt: no memory");
     }
     PL_TRY(map_file(c, path, err));
-    if (c->file[0].bytes < 4 || memcmp(c->file[0].data, "GGUF", 4))
+    if (c->file[0].bytes < 4 || memcmp(c->file[0].data, "GGUF", 4) != 0)
         return pl_fail(err, PL_EFORMAT, "%.120s: neither a GGUF file nor named .safetensors", path);
     return open_gguf(c, path, err);
 }
@@ -238,6 +242,7 @@ int32_t pl_ckpt_kind(const pl_ckpt *c) { return c->kind; }
 int32_t pl_ckpt_count(const pl_ckpt *c) { return c->toc.n; }
 int32_t pl_ckpt_find(const pl_ckpt *c, const char *name) { return pl_toc_find(&c->toc, name); }
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c) { return &c->meta; }
+const char *pl_ckpt_dir(const pl_ckpt *c) { return c->dir; }
 int32_t pl_ckpt_meta_count(const pl_ckpt *c) { return c->meta.n; }
 int32_t pl_ckpt_meta_find(const pl_ckpt *c, const char *key) { return pl_meta_find(&c->meta, key); }
 
@@ -276,7 +281,8 @@ static void release_copy(void *owner, pl_storage *st) { pl_mem_unmap(owner, st->
 static int copy_aligned(pl_tensor *out, const pl_toc_entry *e, const uint8_t *data, pl_err *err)
 {
     void *p = pl_mem_map(e->bytes);
-    if (!p) return pl_fail(err, PL_ENOMEM, "ckpt: tensor '%.64s': no memory for %lld bytes", e->name, (long long)e->bytes);
+    if (!p)
+        return pl_fail(err, PL_ENOMEM, "ckpt: tensor '%.64s': no memory for %lld bytes", e->name, (long long)e->bytes);
     memcpy(p, data, (size_t)e->bytes);
     const int rc = pl_tensor_borrow(out, e->dtype, e->ndim, e->dim, p, e->bytes, release_copy, p, err);
     if (rc < 0) pl_mem_unmap(p, e->bytes);
@@ -356,18 +362,19 @@ int pl_ckpt_meta_float(const pl_ckpt *c, int32_t i, int64_t element, double *out
     return pl_meta_float(e, element, out, err);
 }
 
-int pl_ckpt_meta_string(const pl_ckpt *c, int32_t i, int64_t element, const char **s, int64_t *bytes, pl_err *err)
+int pl_ckpt_meta_string(const pl_ckpt *c, int32_t i, int64_t element, const char **text, int64_t *bytes, pl_err *err)
 {
     const pl_meta_entry *e;
     PL_TRY(meta_entry(c, i, &e, err));
-    return pl_meta_string(e, element, s, bytes, err);
+    return pl_meta_string(e, element, text, bytes, err);
 }
 
-int pl_ckpt_text(pl_ckpt *c, const char *name, const char **s, int64_t *bytes, pl_err *err)
+int pl_ckpt_text(pl_ckpt *c, const char *name, const char **text, int64_t *bytes, pl_err *err)
 {
-    char path[MAX_PATH_BYTES];
-    text t = {0};
-    if (!*name || *name == '.' || strchr(name, '/')) return pl_fail(err, PL_EARG, "%.120s: not a plain file name", name);
+    char path[PL_MAX_PATH];
+    held_text t = {0};
+    if (!*name || *name == '.' || strchr(name, '/'))
+        return pl_fail(err, PL_EARG, "%.120s: not a plain file name", name);
     for (int32_t i = 0; i < c->n_texts; i++)
         if (!strcmp(c->text[i].name, name)) t = c->text[i];
     if (!t.data) {
@@ -385,7 +392,7 @@ int pl_ckpt_text(pl_ckpt *c, const char *name, const char **s, int64_t *bytes, p
         }
         c->text[c->n_texts++] = t;
     }
-    *s = t.data;
+    *text = t.data;
     *bytes = t.bytes;
     return PL_OK;
 }

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_DEPTH = 32 };
+enum { PL_MAX_DEPTH = 32 };
 
 typedef struct writer {
     pl_meta *meta;
@@ -74,17 +74,22 @@ static int add(writer *w, const json_t *v, int raw, int n_key)
             memcpy(p + 8, json_string_value(x), len);
             p += 8 + len;
             break;
-        case PL_RAW_BOOL: *p++ = json_is_true(x); break;
-        case PL_RAW_I64: memcpy(p, &whole, 8), p += 8; break;
-        default: memcpy(p, &real, 8), p += 8;
+        case PL_RAW_BOOL:
+            *p++ = json_is_true(x);
+            break;
+        case PL_RAW_I64:
+            memcpy(p, &whole, 8), p += 8;
+            break;
+        default:
+            memcpy(p, &real, 8), p += 8;
         }
     }
     return pl_meta_add(w->meta, w->key, n_key, &e, w->err);
 }
 
-static int flatten(writer *w, const json_t *v, int n_key, int depth)
+static int flatten(writer *w, json_t *v, int n_key, int depth)
 {
-    if (depth > MAX_DEPTH) return pl_fail(w->err, PL_ELIMIT, "config: more than %d levels", MAX_DEPTH);
+    if (depth > PL_MAX_DEPTH) return pl_fail(w->err, PL_ELIMIT, "config: more than %d levels", PL_MAX_DEPTH);
     const int raw = json_is_array(v) ? raw_of_list(v) : raw_of(v);
     if (raw >= 0) return add(w, v, raw, n_key);
     if (json_is_array(v))
@@ -97,7 +102,8 @@ static int flatten(writer *w, const json_t *v, int n_key, int depth)
         }
     const char *name;
     json_t *x;
-    json_object_foreach((json_t *)(uintptr_t)v, name, x) {
+    json_object_foreach(v, name, x)
+    {
         const int n = descend(w, n_key, name);
         PL_TRY(n);
         PL_TRY(flatten(w, x, n, depth + 1));

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MIN_ALIGN = 8, DEFAULT_ALIGN = 32, MAX_ALIGN = 1 << 16 };
-enum { MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8, MIN_KEY_BYTES = 8 + 1 + 4 + 1 }; /* of one record */
+enum { PL_MIN_ALIGN = 8, PL_DEFAULT_ALIGN = 32, PL_MAX_ALIGN = 1 << 16 };
+enum { PL_MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8, PL_MIN_KEY_BYTES = 8 + 1 + 4 + 1 }; /* of one record */
 
 typedef struct reader {
     const uint8_t *data;
@@ -42,8 +42,7 @@ static int take_size(reader *r, int64_t *out, const char *what)
     const uint8_t *p;
     PL_TRY(take(r, 8, &p, what));
     memcpy(out, p, 8);
-    if (*out < 0)
-        return pl_fail(r->err, PL_EFORMAT, "gguf: %s: %llu is out of range", what, (unsigned long long)*out);
+    if (*out < 0) return pl_fail(r->err, PL_EFORMAT, "gguf: %s: %llu is out of range", what, (unsigned long long)*out);
     return PL_OK;
 }
 
@@ -96,8 +95,10 @@ static int take_key(reader *r, pl_meta *meta)
     pl_meta_entry e = {.n = 1};
 
     PL_TRY(take_string(r, &key, &n_key, "a key"));
-    if (pl_is_printable(key, n_key)) snprintf(what, sizeof what, "key '%.*s'", (int)pl_min(n_key, 96), key);
-    else snprintf(what, sizeof what, "key %d", meta->n);
+    if (pl_is_printable(key, n_key))
+        snprintf(what, sizeof what, "key '%.*s'", (int)pl_min(n_key, 96), key);
+    else
+        snprintf(what, sizeof what, "key %d", meta->n);
     PL_TRY(take_u32(r, &type, what));
     element = type;
     if (type == PL_RAW_LIST) {
@@ -125,8 +126,10 @@ static int take_tensor(reader *r, pl_toc *toc)
     pl_toc_entry e = {0};
 
     PL_TRY(take_string(r, &name, &n_name, "a tensor"));
-    if (pl_is_printable(name, n_name)) snprintf(what, sizeof what, "tensor '%.*s'", (int)pl_min(n_name, 64), name);
-    else snprintf(what, sizeof what, "tensor %d", toc->n);
+    if (pl_is_printable(name, n_name))
+        snprintf(what, sizeof what, "tensor '%.*s'", (int)pl_min(n_name, 64), name);
+    else
+        snprintf(what, sizeof what, "tensor %d", toc->n);
     PL_TRY(take_u32(r, &ndim, what));
     if (ndim < 1 || ndim > PL_MAX_DIMS)
         return pl_fail(r->err, PL_EFORMAT, "gguf: %s: %u dims, want 1 to %d", what, ndim, PL_MAX_DIMS);
@@ -153,13 +156,13 @@ static int take_tensor(reader *r, pl_toc *toc)
 
 static int find_alignment(const pl_meta *meta, int64_t *align, pl_err *err)
 {
-    *align = DEFAULT_ALIGN;
+    *align = PL_DEFAULT_ALIGN;
     const int32_t i = pl_meta_find(meta, "general.alignment");
     if (i < 0) return PL_OK;
     PL_TRY(pl_meta_int(&meta->e[i], 0, align, err));
-    if (*align < MIN_ALIGN || *align > MAX_ALIGN || (*align & (*align - 1)))
+    if (*align < PL_MIN_ALIGN || *align > PL_MAX_ALIGN || (*align & (*align - 1)))
         return pl_fail(err, PL_EFORMAT, "gguf: general.alignment: %lld, want a power of two from %d to %d",
-                       (long long)*align, MIN_ALIGN, MAX_ALIGN);
+                       (long long)*align, PL_MIN_ALIGN, PL_MAX_ALIGN);
     return PL_OK;
 }
 
@@ -174,8 +177,9 @@ static int place_tensors(reader *r, pl_toc *toc, int64_t align)
             return pl_fail(r->err, PL_EFORMAT, "gguf: tensor '%.64s': offset %lld, want a multiple of %lld", e->name,
                            (long long)e->offset, (long long)align);
         if (!pl_add_size(start, e->offset, &from) || from > r->size)
-            return pl_fail(r->err, PL_EFORMAT, "gguf: tensor '%.64s': offset %lld is past the end of the file (size %lld)",
-                           e->name, (long long)e->offset, (long long)r->size);
+            return pl_fail(r->err, PL_EFORMAT,
+                           "gguf: tensor '%.64s': offset %lld is past the end of the file (size %lld)", e->name,
+                           (long long)e->offset, (long long)r->size);
         if (!pl_add_size(from, e->bytes, &end) || end > r->size)
             return pl_fail(r->err, PL_EFORMAT, "gguf: tensor '%.64s': %lld bytes at %lld end past the file (size %lld)",
                            e->name, (long long)e->bytes, (long long)from, (long long)r->size);
@@ -192,17 +196,17 @@ int pl_gguf_parse(pl_meta *meta, pl_toc *toc, const uint8_t *data, int64_t size,
     int64_t n_tensors, n_keys, align;
 
     PL_TRY(take(&r, 4, &magic, "magic"));
-    if (memcmp(magic, "GGUF", 4)) return pl_fail(err, PL_EFORMAT, "gguf: magic: not a GGUF file");
+    if (memcmp(magic, "GGUF", 4) != 0) return pl_fail(err, PL_EFORMAT, "gguf: magic: not a GGUF file");
     PL_TRY(take_u32(&r, &version, "version"));
     if (version != 2 && version != 3)
         return pl_fail(err, PL_EFORMAT, "gguf: version: %u, want 2 or 3%s", version,
                        version && !(version & 0xffff) ? " (a big-endian file)" : "");
     PL_TRY(take_size(&r, &n_tensors, "tensor count"));
     PL_TRY(take_size(&r, &n_keys, "key count"));
-    if (n_tensors > PL_TOC_MAX || n_tensors > size / MIN_TENSOR_BYTES)
+    if (n_tensors > PL_TOC_MAX || n_tensors > size / PL_MIN_TENSOR_BYTES)
         return pl_fail(err, PL_EFORMAT, "gguf: tensor count: %lld in a file of %lld bytes", (long long)n_tensors,
                        (long long)size);
-    if (n_keys > PL_META_MAX_KEYS || n_keys > size / MIN_KEY_BYTES)
+    if (n_keys > PL_META_MAX_KEYS || n_keys > size / PL_MIN_KEY_BYTES)
         return pl_fail(err, PL_EFORMAT, "gguf: key count: %lld in a file of %lld bytes", (long long)n_keys,
                        (long long)size);
     for (int64_t i = 0; i < n_keys; i++) PL_TRY(take_key(&r, meta));

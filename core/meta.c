@@ -8,7 +8,7 @@
 int pl_raw_bytes(int32_t raw)
 {
     static const int8_t bytes[PL_N_RAW] = {
-        [PL_RAW_U8] = 1,  [PL_RAW_I8] = 1,  [PL_RAW_U16] = 2,  [PL_RAW_I16] = 2, [PL_RAW_U32] = 4, [PL_RAW_I32] = 4,
+        [PL_RAW_U8] = 1,  [PL_RAW_I8] = 1,   [PL_RAW_U16] = 2, [PL_RAW_I16] = 2, [PL_RAW_U32] = 4, [PL_RAW_I32] = 4,
         [PL_RAW_F32] = 4, [PL_RAW_BOOL] = 1, [PL_RAW_U64] = 8, [PL_RAW_I64] = 8, [PL_RAW_F64] = 8,
     };
     return raw >= 0 && raw < PL_N_RAW ? bytes[raw] : -1;
@@ -20,7 +20,8 @@ int pl_meta_add(pl_meta *m, const char *key, int64_t n, const pl_meta_entry *e, 
     void *p = m->e;
     int rc;
     if (n < 1 || n > PL_META_KEY_MAX)
-        rc = pl_fail(err, PL_EFORMAT, "key %d: a name of %lld bytes, want 1 to %d", m->n, (long long)n, PL_META_KEY_MAX);
+        rc =
+            pl_fail(err, PL_EFORMAT, "key %d: a name of %lld bytes, want 1 to %d", m->n, (long long)n, PL_META_KEY_MAX);
     else if (!pl_is_printable(key, n))
         rc = pl_fail(err, PL_EFORMAT, "key %d: its name is not printable ASCII", m->n);
     else if (m->n == PL_META_MAX_KEYS)
@@ -46,15 +47,17 @@ static int key_order(const void *a, const void *b)
     return strcmp((*(pl_meta_entry *const *)a)->key, (*(pl_meta_entry *const *)b)->key);
 }
 
+static int key_is(const void *key, const void *e) { return strcmp(key, (*(pl_meta_entry *const *)e)->key); }
+
 int pl_meta_seal(pl_meta *m, const char *what, pl_err *err)
 {
     PL_ASSERT(!m->by_name);
     if (!m->n) return PL_OK;
-    pl_meta_entry **p = malloc((size_t)m->n * sizeof *p);
+    pl_meta_entry **p = malloc((size_t)m->n * sizeof(pl_meta_entry *));
     if (!p) return pl_fail(err, PL_ENOMEM, "%s: no memory for %d keys", what, m->n);
     m->by_name = p;
     for (int32_t i = 0; i < m->n; i++) p[i] = &m->e[i];
-    qsort(p, (size_t)m->n, sizeof *p, key_order);
+    qsort(p, (size_t)m->n, sizeof(pl_meta_entry *), key_order);
     for (int32_t i = 1; i < m->n; i++)
         if (!strcmp(p[i]->key, p[i - 1]->key))
             return pl_fail(err, PL_EFORMAT, "%s: key '%.96s': given twice", what, p[i]->key);
@@ -64,8 +67,7 @@ int pl_meta_seal(pl_meta *m, const char *what, pl_err *err)
 int32_t pl_meta_find(const pl_meta *m, const char *key)
 {
     if (!m->by_name) return PL_ENAME;
-    const pl_meta_entry wanted = {.key = (char *)(uintptr_t)key}, *const p = &wanted;
-    pl_meta_entry **at = bsearch(&p, m->by_name, (size_t)m->n, sizeof *m->by_name, key_order);
+    pl_meta_entry **at = bsearch(key, m->by_name, (size_t)m->n, sizeof(pl_meta_entry *), key_is);
     return at ? (int32_t)(*at - m->e) : PL_ENAME;
 }
 
@@ -89,13 +91,14 @@ static int check_index(const pl_meta_entry *e, int64_t i, pl_err *err)
     return PL_OK;
 }
 
-/* The bits of number i, in the low end. */
+/* The bits of number i, in the low end; signed ones are extended. */
 static uint64_t bits_at(const pl_meta_entry *e, int64_t i)
 {
-    const int bytes = pl_raw_bytes(e->raw);
+    const int bytes = pl_raw_bytes(e->raw), shift = 64 - 8 * bytes;
     uint64_t u = 0;
     memcpy(&u, e->data + i * bytes, (size_t)bytes);
-    return u;
+    const bool is_signed = e->raw == PL_RAW_I8 || e->raw == PL_RAW_I16 || e->raw == PL_RAW_I32;
+    return is_signed ? (uint64_t)((int64_t)(u << shift) >> shift) : u;
 }
 
 int pl_meta_int(const pl_meta_entry *e, int64_t i, int64_t *out, pl_err *err)
@@ -105,15 +108,14 @@ int pl_meta_int(const pl_meta_entry *e, int64_t i, int64_t *out, pl_err *err)
     switch (e->raw) {
     case PL_RAW_F32:
     case PL_RAW_F64:
-    case PL_RAW_STRING: return pl_fail(err, PL_EDTYPE, "key '%.96s': not an integer", e->key);
-    case PL_RAW_I8: *out = (int8_t)u; return PL_OK;
-    case PL_RAW_I16: *out = (int16_t)u; return PL_OK;
-    case PL_RAW_I32: *out = (int32_t)u; return PL_OK;
+    case PL_RAW_STRING:
+        return pl_fail(err, PL_EDTYPE, "key '%.96s': not an integer", e->key);
     case PL_RAW_U64:
         if (u > INT64_MAX)
             return pl_fail(err, PL_ELIMIT, "key '%.96s': %llu is too large", e->key, (unsigned long long)u);
         break;
-    default: break;
+    default:
+        break;
     }
     *out = (int64_t)u;
     return PL_OK;
@@ -124,10 +126,15 @@ int pl_meta_float(const pl_meta_entry *e, int64_t i, double *out, pl_err *err)
     PL_TRY(check_index(e, i, err));
     int64_t v;
     switch (e->raw) {
-    case PL_RAW_F32: *out = pl_bits_f32((uint32_t)bits_at(e, i)); return PL_OK;
-    case PL_RAW_F64: memcpy(out, e->data + i * 8, 8); return PL_OK;
+    case PL_RAW_F32:
+        *out = pl_bits_f32((uint32_t)bits_at(e, i));
+        return PL_OK;
+    case PL_RAW_F64:
+        memcpy(out, e->data + i * 8, 8);
+        return PL_OK;
     case PL_RAW_BOOL:
-    case PL_RAW_STRING: return pl_fail(err, PL_EDTYPE, "key '%.96s': not a number", e->key);
+    case PL_RAW_STRING:
+        return pl_fail(err, PL_EDTYPE, "key '%.96s': not a number", e->key);
     default:
         PL_TRY(pl_meta_int(e, i, &v, err));
         *out = (double)v;

@@ -7,13 +7,25 @@
 enum { PL_META_MAX_KEYS = 1 << 16, PL_META_KEY_MAX = 1024 };
 
 enum { /* how an element lies in memory: GGUF's own numbers */
-    PL_RAW_U8 = 0, PL_RAW_I8, PL_RAW_U16, PL_RAW_I16, PL_RAW_U32, PL_RAW_I32, PL_RAW_F32, PL_RAW_BOOL, PL_RAW_STRING,
-    PL_RAW_LIST, PL_RAW_U64, PL_RAW_I64, PL_RAW_F64, PL_N_RAW
+       PL_RAW_U8 = 0,
+       PL_RAW_I8,
+       PL_RAW_U16,
+       PL_RAW_I16,
+       PL_RAW_U32,
+       PL_RAW_I32,
+       PL_RAW_F32,
+       PL_RAW_BOOL,
+       PL_RAW_STRING,
+       PL_RAW_LIST,
+       PL_RAW_U64,
+       PL_RAW_I64,
+       PL_RAW_F64,
+       PL_N_RAW
 };
 
 typedef struct pl_meta_entry {
-    char *key;           /* printable ASCII; the list's own copy */
-    int32_t raw;         /* of an element; never PL_RAW_LIST */
+    char *key;   /* printable ASCII; the list's own copy */
+    int32_t raw; /* of an element; never PL_RAW_LIST */
     bool is_list;
     int64_t n;           /* elements; 1 unless a list */
     const uint8_t *data; /* numbers: little-endian, not aligned. Strings: each a u64 length and its bytes */
@@ -35,7 +47,7 @@ int32_t pl_meta_find(const pl_meta *m, const char *key);             /* index, o
 void pl_meta_clear(pl_meta *m);
 
 /* Element i. PL_EARG out of range; PL_EDTYPE of another type; PL_ELIMIT for an unsigned number above INT64_MAX. */
-PL_MUST int pl_meta_int(const pl_meta_entry *e, int64_t i, int64_t *out, pl_err *err);   /* integers, 0/1 for bool */
-PL_MUST int pl_meta_float(const pl_meta_entry *e, int64_t i, double *out, pl_err *err);  /* any number */
+PL_MUST int pl_meta_int(const pl_meta_entry *e, int64_t i, int64_t *out, pl_err *err);  /* integers, 0/1 for bool */
+PL_MUST int pl_meta_float(const pl_meta_entry *e, int64_t i, double *out, pl_err *err); /* any number */
 PL_MUST int pl_meta_string(const pl_meta_entry *e, int64_t i, const char **text, int64_t *n, pl_err *err);
 #endif

@@ -105,13 +105,13 @@ static void block_q5_k(float *y, const uint8_t *b)
 static void block_q6_k(float *y, const uint8_t *b)
 {
     const float d = half_at(b + 208);
+    const int8_t *scales = (const int8_t *)b + 192;
     for (int run = 0; run < 8; run++) {
         const uint8_t *low = b + run / 4 * 64 + run % 2 * 32, *high = b + 128 + run / 4 * 32;
         const int low_shift = run % 4 / 2 * 4, high_shift = run % 4 * 2;
         for (int n = 0; n < 32; n++) {
             const int q = (low[n] >> low_shift & 15) | (high[n] >> high_shift & 3) << 4;
-            const int scale = (int8_t)b[192 + run * 2 + n / 16];
-            y[run * 32 + n] = d * (float)scale * (float)(q - 32);
+            y[run * 32 + n] = d * (float)scales[run * 2 + n / 16] * (float)(q - 32);
         }
     }
 }
@@ -123,14 +123,29 @@ void pl_quant_to_f32(int32_t dtype, float *dst, const void *src, int64_t n)
     const uint8_t *b = src;
     for (int64_t i = 0; i < n; i += block, b += bytes) {
         switch (dtype) {
-        case PL_Q4_0: block_q4_0(dst + i, b); break;
-        case PL_Q4_1: block_q4_1(dst + i, b); break;
-        case PL_Q5_0: block_q5_0(dst + i, b); break;
-        case PL_Q5_1: block_q5_1(dst + i, b); break;
-        case PL_Q8_0: block_q8_0(dst + i, b); break;
-        case PL_Q4_K: block_q4_k(dst + i, b); break;
-        case PL_Q5_K: block_q5_k(dst + i, b); break;
-        default: block_q6_k(dst + i, b);
+        case PL_Q4_0:
+            block_q4_0(dst + i, b);
+            break;
+        case PL_Q4_1:
+            block_q4_1(dst + i, b);
+            break;
+        case PL_Q5_0:
+            block_q5_0(dst + i, b);
+            break;
+        case PL_Q5_1:
+            block_q5_1(dst + i, b);
+            break;
+        case PL_Q8_0:
+            block_q8_0(dst + i, b);
+            break;
+        case PL_Q4_K:
+            block_q4_k(dst + i, b);
+            break;
+        case PL_Q5_K:
+            block_q5_k(dst + i, b);
+            break;
+        default:
+            block_q6_k(dst + i, b);
         }
     }
 }

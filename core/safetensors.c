@@ -11,15 +11,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_HEAD = 100 * 1000 * 1000 };
+enum { PL_MAX_HEAD = 100 * 1000 * 1000 };
 
 static json_t *parse_object(const char *text, int64_t n, const char *what, pl_err *err)
 {
     json_error_t why;
     json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
-    if (root && json_is_object(root)) return root;
-    if (root) pl_fail(err, PL_EFORMAT, "%s: not a JSON object", what);
-    else pl_fail(err, PL_EFORMAT, "%s: JSON, byte %d: %.120s", what, why.position, why.text);
+    if (json_is_object(root)) return root;
+    if (root)
+        pl_fail(err, PL_EFORMAT, "%s: not a JSON object", what);
+    else
+        pl_fail(err, PL_EFORMAT, "%s: JSON, byte %d: %.120s", what, why.position, why.text);
     json_decref(root);
     return NULL;
 }
@@ -81,21 +83,24 @@ int pl_safetensors_parse(pl_toc *toc, int32_t file, const uint8_t *data, int64_t
     uint64_t head;
     if (size < 8) return pl_fail(err, PL_EFORMAT, "safetensors: head: the file has %lld bytes", (long long)size);
     memcpy(&head, data, 8);
-    if (head > MAX_HEAD || (int64_t)head > size - 8)
+    if (head > PL_MAX_HEAD || (int64_t)head > size - 8)
         return pl_fail(err, PL_EFORMAT, "safetensors: head: %llu bytes, want at most %d and the file's %lld",
-                       (unsigned long long)head, MAX_HEAD, (long long)size);
+                       (unsigned long long)head, PL_MAX_HEAD, (long long)size);
     json_t *root = parse_object((const char *)data + 8, (int64_t)head, "safetensors: head", err);
     if (!root) return PL_EFORMAT;
 
     int rc = PL_OK;
     const char *name;
     json_t *v;
-    json_object_foreach(root, name, v) {
+    json_object_foreach(root, name, v)
+    {
         if (!strcmp(name, "__metadata__")) continue;
         const int64_t n_name = (int64_t)strlen(name);
         pl_toc_entry e = {.file = file};
-        if (!pl_is_printable(name, n_name)) rc = pl_fail(err, PL_EFORMAT, "safetensors: a name is not printable ASCII");
-        else rc = read_tensor(&e, name, v, 8 + (int64_t)head, size, err);
+        if (!pl_is_printable(name, n_name))
+            rc = pl_fail(err, PL_EFORMAT, "safetensors: a name is not printable ASCII");
+        else
+            rc = read_tensor(&e, name, v, 8 + (int64_t)head, size, err);
         if (rc == PL_OK) rc = pl_toc_add(toc, name, n_name, &e, err);
         if (rc < 0) break;
     }
@@ -135,15 +140,19 @@ int pl_shards_parse(pl_shards *s, const char *text, int64_t n, pl_err *err)
     const char *name;
     json_t *map = json_object_get(root, "weight_map");
     int rc = PL_OK;
-    if (!json_is_object(map)) rc = pl_fail(err, PL_EFORMAT, "index: no weight_map");
-    else json_object_foreach(map, name, v) {
-        pl_toc_entry e = {0};
-        if (!json_is_string(v) || !is_shard_name(json_string_value(v)))
-            rc = pl_fail(err, PL_EFORMAT, "index: entry %d: not the plain name of a .safetensors file", s->toc.n);
-        else rc = shard_number(s, json_string_value(v), &e.file, err);
-        if (rc == PL_OK) rc = pl_toc_add(&s->toc, name, (int64_t)strlen(name), &e, err);
-        if (rc < 0) break;
-    }
+    if (!json_is_object(map))
+        rc = pl_fail(err, PL_EFORMAT, "index: no weight_map");
+    else
+        json_object_foreach(map, name, v)
+        {
+            pl_toc_entry e = {0};
+            if (!json_is_string(v) || !is_shard_name(json_string_value(v)))
+                rc = pl_fail(err, PL_EFORMAT, "index: entry %d: not the plain name of a .safetensors file", s->toc.n);
+            else
+                rc = shard_number(s, json_string_value(v), &e.file, err);
+            if (rc == PL_OK) rc = pl_toc_add(&s->toc, name, (int64_t)strlen(name), &e, err);
+            if (rc < 0) break;
+        }
     if (rc == PL_OK) rc = pl_toc_seal(&s->toc, "index", err);
     json_decref(root);
     return rc;

@@ -9,9 +9,9 @@ PL_MUST int pl_safetensors_parse(pl_toc *toc, int32_t file, const uint8_t *data,
 /* What model.safetensors.index.json says: each shard's name once, and the shard of each tensor. */
 enum { PL_SHARDS_MAX = 4096 };
 typedef struct pl_shards {
-    char **name;  /* [n_names] plain file names, no folder in them */
+    char **name; /* [n_names] plain file names, no folder in them */
     int32_t n_names, cap_names;
-    pl_toc toc;   /* names and file numbers only; sealed */
+    pl_toc toc; /* names and file numbers only; sealed */
 } pl_shards;
 PL_MUST int pl_shards_parse(pl_shards *s, const char *text, int64_t n, pl_err *err);
 /* Every tensor of the index is in the shard it names, and no shard holds another. */

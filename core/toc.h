@@ -7,12 +7,12 @@
 enum { PL_TOC_MAX = 1 << 20, PL_TOC_NAME_MAX = 512 };
 
 typedef struct pl_toc_entry {
-    char *name;                /* printable ASCII; the table's own copy */
-    char format[16];           /* the format as the file calls it */
-    int32_t dtype;             /* -1: a format that perilune does not read */
-    int32_t ndim;              /* above PL_MAX_DIMS: listed, but not readable; dim holds the first ones */
-    int64_t dim[PL_MAX_DIMS];  /* slowest first */
-    int64_t offset, bytes;     /* from the start of its file */
+    char *name;               /* printable ASCII; the table's own copy */
+    char format[16];          /* the format as the file calls it */
+    int32_t dtype;            /* -1: a format that perilune does not read */
+    int32_t ndim;             /* above PL_MAX_DIMS: listed, but not readable; dim holds the first ones */
+    int64_t dim[PL_MAX_DIMS]; /* slowest first */
+    int64_t offset, bytes;    /* from the start of its file */
     int32_t file;
 } pl_toc_entry;
 
