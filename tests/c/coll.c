@@ -78,7 +78,10 @@ START_TEST(values)
         run(k, n);
         for (int me = 0; me < n; me++) {
             const float *y[5];
-            for (int i = 0; i < 5; i++) ck_assert_int_eq(k[me].rc[i], PL_OK), y[i] = k[me].y[i].data;
+            for (int i = 0; i < 5; i++) {
+                ck_assert_int_eq(k[me].rc[i], PL_OK);
+                y[i] = k[me].y[i].data;
+            }
             for (int64_t i = 0; i < rows * D; i++) {
                 float sum = value(0, i);
                 for (int r = 1; r < n; r++) sum += value(r, i);
