@@ -242,7 +242,6 @@ int32_t pl_ckpt_kind(const pl_ckpt *c) { return c->kind; }
 int32_t pl_ckpt_count(const pl_ckpt *c) { return c->toc.n; }
 int32_t pl_ckpt_find(const pl_ckpt *c, const char *name) { return pl_toc_find(&c->toc, name); }
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c) { return &c->meta; }
-const char *pl_ckpt_dir(const pl_ckpt *c) { return c->dir; }
 int32_t pl_ckpt_meta_count(const pl_ckpt *c) { return c->meta.n; }
 int32_t pl_ckpt_meta_find(const pl_ckpt *c, const char *key) { return pl_meta_find(&c->meta, key); }
 

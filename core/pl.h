@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#pragma GCC visibility push(default) /* Lua finds these in the program by name */
 /* abi-begin */
 enum { PL_ABI = 1, PL_MAX_DIMS = 4 };
 
@@ -302,4 +303,5 @@ const char *pl_tok_bytes(const pl_tok *t, int32_t id, int32_t *n_bytes);        
 void pl_ids_free(pl_ids *ids);
 void pl_text_free(pl_text *x);
 /* abi-end */
+#pragma GCC visibility pop
 #endif

@@ -5,6 +5,7 @@
  * wherever it occurs; `?` after an input means that it may be absent. Outputs stand left of `=`. Inputs may be
  * views whose last axis is dense. Activations are f32 unless a line says otherwise; ids are i32. */
 #include "pl.h"
+#pragma GCC visibility push(default) /* Lua finds these in the program by name */
 /* abi-begin */
 
 /* Rows of the table chosen by ids, times scale. The table may have any format and layout.
@@ -77,4 +78,5 @@ int pl_all_to_all(pl_stream *s, pl_coll *coll, pl_tensor *y, const pl_tensor *x,
  *   y[T,D] = x[T,D] */
 int pl_broadcast(pl_stream *s, pl_coll *coll, pl_tensor *y, const pl_tensor *x, int root, pl_err *err);
 /* abi-end */
+#pragma GCC visibility pop
 #endif
