@@ -10,4 +10,5 @@
 #include "toc.h"
 
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c);
+const char *pl_ckpt_dir(const pl_ckpt *c); /* NULL: a GGUF file */
 #endif

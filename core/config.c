@@ -1,7 +1,6 @@
 /* config.c: flattens config.json to metadata. Limits: 32 levels, and those of meta.h for keys. */
 #include "config.h"
-#include "toc.h"
-#include <jansson.h>
+#include "json.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -113,12 +112,10 @@ static int flatten(writer *w, json_t *v, int n_key, int depth)
 
 int pl_config_parse(pl_meta *meta, const char *prefix, const char *text, int64_t n, pl_err *err)
 {
-    json_error_t why;
-    json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
-    if (!root) return pl_fail(err, PL_EFORMAT, "config: JSON, byte %d: %.120s", why.position, why.text);
+    json_t *root = pl_json_object(text, n, "config", err);
+    if (!root) return PL_EFORMAT;
     writer w = {.meta = meta, .err = err};
     int rc = descend(&w, 0, prefix);
-    if (!json_is_object(root)) rc = pl_fail(err, PL_EFORMAT, "config: not a JSON object");
     if (rc >= 0) rc = flatten(&w, root, rc, 0);
     json_decref(root);
     return rc;

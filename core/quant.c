@@ -111,7 +111,7 @@ static void block_q6_k(float *y, const uint8_t *b)
         const int low_shift = run % 4 / 2 * 4, high_shift = run % 4 * 2;
         for (int n = 0; n < 32; n++) {
             const int q = (low[n] >> low_shift & 15) | (high[n] >> high_shift & 3) << 4;
-            y[run * 32 + n] = d * (float)scales[run * 2 + n / 16] * (float)(q - 32);
+            y[run * 32 + n] = d * (float)scales[run * 2 + (n >= 16)] * (float)(q - 32);
         }
     }
 }

@@ -6,25 +6,12 @@
  * for: a checkpoint may carry parts (a vision tower) that nobody needs. Holes between tensors are allowed. */
 #include "safetensors.h"
 #include "dtype.h"
+#include "json.h"
 #include "mem.h"
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { PL_MAX_HEAD = 100 * 1000 * 1000 };
-
-static json_t *parse_object(const char *text, int64_t n, const char *what, pl_err *err)
-{
-    json_error_t why;
-    json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
-    if (json_is_object(root)) return root;
-    if (root)
-        pl_fail(err, PL_EFORMAT, "%s: not a JSON object", what);
-    else
-        pl_fail(err, PL_EFORMAT, "%s: JSON, byte %d: %.120s", what, why.position, why.text);
-    json_decref(root);
-    return NULL;
-}
 
 /* A size: a JSON integer, not negative. */
 static bool get_size(const json_t *v, int64_t *out)
@@ -86,7 +73,7 @@ int pl_safetensors_parse(pl_toc *toc, int32_t file, const uint8_t *data, int64_t
     if (head > PL_MAX_HEAD || (int64_t)head > size - 8)
         return pl_fail(err, PL_EFORMAT, "safetensors: head: %llu bytes, want at most %d and the file's %lld",
                        (unsigned long long)head, PL_MAX_HEAD, (long long)size);
-    json_t *root = parse_object((const char *)data + 8, (int64_t)head, "safetensors: head", err);
+    json_t *root = pl_json_object((const char *)data + 8, (int64_t)head, "safetensors: head", err);
     if (!root) return PL_EFORMAT;
 
     int rc = PL_OK;
@@ -135,7 +122,7 @@ static int shard_number(pl_shards *s, const char *name, int32_t *out, pl_err *er
 
 int pl_shards_parse(pl_shards *s, const char *text, int64_t n, pl_err *err)
 {
-    json_t *root = parse_object(text, n, "index", err), *v;
+    json_t *root = pl_json_object(text, n, "index", err), *v;
     if (!root) return PL_EFORMAT;
     const char *name;
     json_t *map = json_object_get(root, "weight_map");

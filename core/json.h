@@ -1,0 +1,9 @@
+#ifndef PL_JSON_H
+#define PL_JSON_H
+/* JSON from files, through jansson: an object, no key twice, and messages that are safe to show. */
+#include "base.h"
+#include <jansson.h>
+
+/* The object in text[n], which the caller decrefs; NULL on failure. `what` begins the message. */
+PL_MUST json_t *pl_json_object(const char *text, int64_t n, const char *what, pl_err *err);
+#endif
