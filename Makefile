@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CONFIG = cmake -G Ninja -B $(BUILD) -DCMAKE_BUILD_TYPE=RelWithDebInfo
 
-.PHONY: all setup build run test check lint bench fuzz asan install clean
+.PHONY: all setup build run test check lint bench fuzz asan tsan install clean
 
 all: build
 
@@ -36,8 +36,12 @@ fuzz: setup
 	@tests/fuzz/run long
 
 asan: setup
-	@[ -f build-asan/build.ninja ] || cmake -G Ninja -B build-asan -DPL_SANITIZE=ON >/dev/null
+	@[ -f build-asan/build.ninja ] || cmake -G Ninja -B build-asan -DPL_SANITIZE=address >/dev/null
 	@ninja -C build-asan -j$(JOBS) --quiet
+
+tsan: setup
+	@[ -f build-tsan/build.ninja ] || cmake -G Ninja -B build-tsan -DPL_SANITIZE=thread >/dev/null
+	@ninja -C build-tsan -j$(JOBS) --quiet
 
 install: build
 	@cmake --install $(BUILD)

@@ -4,6 +4,7 @@
 #include "dev.h"
 #include "dtype.h"
 #include "mem.h"
+#include "sig.h"
 #include <stdlib.h>
 
 enum { MAX_ARGS = 12, MAX_ATTRS = 8, ALIGN = 64 };
@@ -213,6 +214,25 @@ static int place(pl_prog *p, pl_err *err)
     return PL_OK;
 }
 
+/* Shapes against signatures, with sizes for T and R that nothing else has, so that they are never taken for another. */
+static int check_shapes(pl_prog *p, pl_err *err)
+{
+    char somewhere; /* a value has no address yet; its shape is what counts */
+    for (int32_t i = 0; i < p->n_values; i++) {
+        value *v = &p->value[i];
+        if (v->is_const) continue;
+        if (v->dim[0] < 0) v->t.dim[0] = v->dim[0] == PL_DIM_T ? INT32_MAX : INT32_MAX - 1;
+        v->t.data = &somewhere;
+    }
+    for (int32_t i = 0; i < p->n_calls; i++) {
+        const call *c = &p->call[i];
+        const pl_tensor *t[MAX_ARGS];
+        for (int32_t k = 0; k < c->n_values; k++) t[k] = c->value[k] < 0 ? NULL : &p->value[c->value[k]].t;
+        PL_TRY(pl_sig_check(pl_op(c->op)->name, pl_op(c->op)->sig, t, c->n_values, err));
+    }
+    return PL_OK;
+}
+
 int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_rows, bool reserve, pl_err *err)
 {
     if (result < 0 || result >= p->n_values || p->value[result].base >= 0 || p->value[result].born < 0)
@@ -223,6 +243,7 @@ int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_ro
     p->result = result;
     p->max_tokens = max_tokens;
     p->max_rows = max_rows;
+    PL_TRY(check_shapes(p, err));
     PL_TRY(place(p, err));
     if (!reserve) return PL_OK;
     const pl_stream *s = &p->dev->stream;

@@ -12,6 +12,7 @@ typedef struct pl_op_env { /* what ops may need beside tensors and attributes */
 typedef struct pl_op_info {
     const char *name, *sig;
     int32_t n_outs, n_tensors, n_attrs; /* tensors: outputs first, then inputs */
+    /* the op without its shape check: a program's shapes are checked once, when it is built */
     int (*run)(pl_stream *s, const pl_op_env *env, pl_tensor **t, const pl_attr *a, pl_err *err);
 } pl_op_info;
 

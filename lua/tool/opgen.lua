@@ -127,15 +127,16 @@ local function front_functions(ops)
     local call = table.concat(names_of(op, { stream = 1, err = 1, kv = 1, coll = 1, int = 1, float = 1, ["in"] = 1, out = 1 }), ", ")
     local run, n_tensor, n_attr = run_call(op)
     op.n_tensor, op.n_attr = n_tensor, n_attr
-    o[#o + 1] = ("int pl_%s(%s)\n{\n"):format(op.name, op.args)
-    o[#o + 1] = ("    const pl_tensor *const t[] = {%s};\n"):format(table.concat(tensors, ", "))
-    o[#o + 1] = ("    PL_TRY(pl_sig_check(\"%s\", \"%s\", t, %d, err));\n"):format(op.name, op.sig, #tensors)
-    o[#o + 1] = "    switch (s->kind) {\n"
+    o[#o + 1] = ("static int call_%s(%s)\n{\n    switch (s->kind) {\n"):format(op.name, op.args)
     o[#o + 1] = ("    case PL_DEV_CPU: return pl_cpu_%s(%s);\n"):format(op.name, call)
     o[#o + 1] = ("    default:\n        if (!s->backend->ops->%s) return pl_no_kernel(err, \"%s\", s);\n"):format(op.name, op.name)
     o[#o + 1] = ("        return s->backend->ops->%s(%s);\n    }\n}\n"):format(op.name, call)
+    o[#o + 1] = ("int pl_%s(%s)\n{\n"):format(op.name, op.args)
+    o[#o + 1] = ("    const pl_tensor *const t[] = {%s};\n"):format(table.concat(tensors, ", "))
+    o[#o + 1] = ("    PL_TRY(pl_sig_check(\"%s\", \"%s\", t, %d, err));\n"):format(op.name, op.sig, #tensors)
+    o[#o + 1] = ("    return call_%s(%s);\n}\n"):format(op.name, call)
     o[#o + 1] = ("static int run_%s(pl_stream *s, const pl_op_env *env, pl_tensor **t, const pl_attr *a, pl_err *err)\n{\n"):format(op.name)
-    o[#o + 1] = ("    (void)env;\n    (void)a;\n    return pl_%s(%s);\n}\n\n"):format(op.name, run)
+    o[#o + 1] = ("    (void)env;\n    (void)a;\n    return call_%s(%s);\n}\n\n"):format(op.name, run)
   end
   o[#o + 1] = "static const pl_op_info table[] = {\n"
   for _, op in ipairs(ops) do

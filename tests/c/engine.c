@@ -262,6 +262,12 @@ START_TEST(programs_are_checked)
     ck_assert_int_eq(pl_prog_op(p, op("add"), (int32_t[]){b, a, a}, 3, NULL, 0, 0, &err), PL_EARG); /* a: not written yet */
     ck_assert_int_eq(pl_prog_op(p, op("add"), (int32_t[]){b, a}, 2, NULL, 0, 0, &err), PL_EARG);
     ck_assert_int_eq(pl_prog_build(p, a, 4, 4, true, &err), PL_EARG);
+    const int32_t y = pl_prog_value(p, PL_F32, 2, (int64_t[]){PL_DIM_R, 8}, &err);
+    const int32_t table = pl_prog_const(p, &m.table, &err), e = pl_prog_value(p, PL_F32, 2, (int64_t[]){PL_DIM_T, D}, &err);
+    ck_assert_int_eq(pl_prog_op(p, op("embed"), (int32_t[]){e, table, 0}, 3, (pl_attr[]){{.f = 1}}, 1, 1, &err), PL_OK);
+    const int32_t part = pl_prog_view(p, e, 8, 2, d, (int64_t[]){D, 1}, &err);
+    ck_assert_int_eq(pl_prog_op(p, op("add"), (int32_t[]){y, part, part}, 3, NULL, 0, 1, &err), PL_OK);
+    ck_assert_int_eq(pl_prog_build(p, y, 4, 4, false, &err), PL_ESHAPE); /* R rows of T: never mind that both may be 4 */
     pl_prog_free(p);
     const pl_batch too_many = {.ids = (int32_t[65]){0}, .n_tokens = 65};
     ck_assert_int_eq(pl_prog_run(m.prog, m.kv, &too_many, &result, &err), PL_EARG);

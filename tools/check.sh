@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# check.sh: everything: lint, tests, tests under ASan and UBSan and under TSan (the threaded ones), all modes of the CUDA
+# kernels on the CPU, the fuzzers for a while, the benchmarks. Tens of minutes; what fails is listed at the end.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+failed=()
+step() {
+  echo "== $1"
+  shift
+  "$@" || failed+=("$*")
+}
+tools/setup.sh dev || exit 1
+step "lint" tools/lint.sh build
+step "tests" make --no-print-directory test
+step "build with ASan and UBSan" make --no-print-directory asan
+step "tests under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure
+step "build with TSan" make --no-print-directory tsan
+step "tests under TSan" ctest --test-dir build-tsan --output-on-failure -R '^c/(pool|linear|attend|engine|coll|tok)'
+[ -x tests/gpu/simt_all ] && step "CUDA kernels on the CPU, all modes" tests/gpu/simt_all
+step "fuzzing" tests/fuzz/run short
+step "benchmarks" bench/run.sh build
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'FAILED: %s\n' "${failed[@]}"
+  exit 1
+fi
+echo "everything passed"
