@@ -10,7 +10,7 @@
 #include "linear.h"
 #include <math.h>
 
-enum { ROWS = 16, UNIT = 32, TOKENS = 16 };
+enum { TOKENS = 16 };
 
 /* The chains over k from..to of a group; w NULL: all 1. */
 static float step(const float *w, const float *x, int from, int to)
@@ -86,11 +86,79 @@ static int plain(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor
     return PL_OK;
 }
 
+typedef struct fast_job {
+    pl_product p;
+    const pl_linear_path *path;
+    int64_t token_parts, block_parts;
+} fast_job;
+
+static void fast_prepare(void *arg, int64_t from, int64_t to, int thread)
+{
+    (void)thread;
+    const fast_job *j = arg;
+    j->path->prepare(&j->p, from, to);
+}
+static void fast_few(void *arg, int64_t from, int64_t to, int thread)
+{
+    (void)thread;
+    const fast_job *j = arg;
+    j->path->few(&j->p, from, to);
+}
+static void fast_many(void *arg, int64_t from, int64_t to, int thread)
+{
+    const fast_job *j = arg;
+    const int64_t blocks = (j->p.n + ROWS - 1) / ROWS, tokens = j->path->many_tokens, rows = j->path->many_blocks;
+    for (int64_t i = from; i < to; i++) {
+        const int64_t t = i / j->block_parts * tokens, b = i % j->block_parts * rows;
+        j->path->many(&j->p, t, pl_min(t + tokens, j->p.m), b, pl_min(b + rows, blocks),
+                      j->p.scratch + thread * j->path->scratch_floats);
+    }
+}
+
+static int fast(pl_stream *s, const pl_linear_path *path, pl_tensor *y, const pl_tensor *x, const pl_tensor *w,
+                const pl_tensor *b, int act, pl_err *err)
+{
+    int rc = PL_OK;
+    const int64_t m = x->dim[0], k = x->dim[1], n = w->dim[0], units = (k + UNIT - 1) / UNIT, blocks = (n + ROWS - 1) / ROWS;
+    const pl_mark mark = pl_scratch_mark(s);
+    fast_job j = {.path = path};
+    j.p = (pl_product){.w = w->data, .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k), .dtype = w->dtype, .act = act,
+                       .m = m, .n = n, .k = k, .units = units, .src = x->data, .src_ld = x->stride[0],
+                       .bias = b ? b->data : NULL, .y = y->data, .ldy = y->stride[0]};
+    j.p.x = pl_scratch(s, m * units * UNIT * 4, err);
+    j.p.sum = j.p.x ? pl_scratch(s, m * units * 4, err) : NULL;
+    if (!j.p.sum) goto no_memory;
+    pl_parallel(s, m, 16, fast_prepare, &j);
+    if (m <= path->few_tokens) {
+        pl_parallel(s, blocks, 1, fast_few, &j);
+    } else {
+        j.p.scratch = pl_scratch(s, s->n_threads * path->scratch_floats * 4, err);
+        if (!j.p.scratch) goto no_memory;
+        j.token_parts = (m + path->many_tokens - 1) / path->many_tokens;
+        j.block_parts = (blocks + path->many_blocks - 1) / path->many_blocks;
+        pl_parallel(s, j.token_parts * j.block_parts, 1, fast_many, &j);
+    }
+    goto done;
+no_memory:
+    rc = PL_ENOMEM;
+done:
+    pl_scratch_release(s, mark);
+    return rc;
+}
+
 int pl_cpu_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
                   pl_err *err)
 {
     if (act != PL_ACT_BF16 && act != PL_ACT_F32) return pl_fail(err, PL_EARG, "linear: no rounding of activations %d", act);
     if (!pl_layout_of(w->dtype))
         return pl_fail(err, PL_EDTYPE, "linear: w is %s, want a format of weights", pl_dtype_name(w->dtype));
+    if (x->dim[0] == 0) return PL_OK;
+#ifdef PL_X86
+    if (w->layout == PL_PACKED && s->path == PL_PATH_AVX2) {
+        PL_TRY(fast(s, &pl_linear_avx2, y, x, w, b, act, err));
+        s->path_count[PL_PATH_AVX2]++;
+        return PL_OK;
+    }
+#endif
     return plain(s, y, x, w, b, act, err);
 }

@@ -3,31 +3,6 @@
  * rounded, and a packed row gives back exactly the values of the row that it came from. */
 #include "linear.h"
 
-enum { ROWS = 16, UNIT = 32 };
-
-/* clang-format off */
-static const pl_layout layout[PL_N_DTYPES] = {
-    /*            k   bytes    d       m       sc        mn    high      code */
-    [PL_F32]  = { 32, 2048,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
-    [PL_F16]  = { 32, 1024,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
-    [PL_BF16] = { 32, 1024,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
-    [PL_F8]   = { 32,  512,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
-    [PL_Q4_0] = { 64,  576,   0, 32, -1, 0,  -1, 0,    -1,   -1, 0,     64, 256},
-    [PL_Q4_1] = { 64,  640,   0, 32, 64, 32, -1, 0,    -1,   -1, 0,    128, 256},
-    [PL_Q5_0] = { 64,  704,   0, 32, -1, 0,  -1, 0,    -1,   64, 64,   192, 256},
-    [PL_Q5_1] = { 64,  768,   0, 32, 64, 32, -1, 0,    -1,  128, 64,   256, 256},
-    [PL_Q8_0] = { 64, 1088,   0, 32, -1, 0,  -1, 0,    -1,   -1, 0,     64, 512},
-    [PL_Q4_K] = {256, 2368,   0, 0,  32, 0,  64, 16,  192,   -1, 0,    320, 256},
-    [PL_Q5_K] = {256, 2880,   0, 0,  32, 0,  64, 16,  192,  320, 64,   832, 256},
-    [PL_Q6_K] = {256, 3360,   0, 0,  -1, 0,  32, 32,   -1, 2336, 128,  288, 256},
-};
-/* clang-format on */
-
-const pl_layout *pl_layout_of(int32_t dtype)
-{
-    return pl_dtype_valid(dtype) && layout[dtype].k ? &layout[dtype] : NULL;
-}
-
 /* 32 k of one row, as stored: q for codes, h and f for floats of 16 and 32 bits. */
 typedef struct unit {
     uint16_t d, m;
@@ -130,7 +105,7 @@ static void unit_of_row(int32_t dtype, const void *row, int64_t k, int64_t i, un
     case PL_Q5_K: {
         p += i / 8 * (dtype == PL_Q4_K ? 144 : 176);
         u->d = u16_at(p);
-        u->m = u16_at(p + 2);
+        u->m = u16_at(p + 2) ^ 0x8000; /* stored negated: the minimum is then m * mn */
         k_scales(u, p + 4, j);
         const uint8_t *code = p + (dtype == PL_Q4_K ? 16 : 48) + j / 2 * 32, *high = p + 16;
         for (int n = 0; n < UNIT; n++) u->q[n] = code[n] >> (j & 1) * 4 & 15;
@@ -172,7 +147,7 @@ static void or_u32(uint8_t *p, uint32_t bits)
 /* Into or out of row r of a block; `in` is unit number in the block. The block was cleared before. */
 static void unit_to_block(int32_t dtype, uint8_t *b, int r, int in, const unit *u)
 {
-    const pl_layout *l = &layout[dtype];
+    const pl_layout *l = &pl_layout_table[dtype];
     uint8_t *code = b + l->code + in * l->code_step, *high = b + l->high + in * l->high_step;
     if (l->d >= 0) put_u16(b + l->d + in * l->d_step + r * 2, u->d);
     if (l->m >= 0) put_u16(b + l->m + in * l->m_step + r * 2, u->m);
@@ -210,7 +185,7 @@ static void unit_to_block(int32_t dtype, uint8_t *b, int r, int in, const unit *
 
 static void unit_of_block(int32_t dtype, const uint8_t *b, int r, int in, unit *u)
 {
-    const pl_layout *l = &layout[dtype];
+    const pl_layout *l = &pl_layout_table[dtype];
     const uint8_t *code = b + l->code + in * l->code_step, *high = b + l->high + in * l->high_step;
     if (l->d >= 0) u->d = u16_at(b + l->d + in * l->d_step + r * 2);
     if (l->m >= 0) u->m = u16_at(b + l->m + in * l->m_step + r * 2);
@@ -278,7 +253,7 @@ static void group_of_unit(int32_t dtype, const unit *u, pl_group *g)
     case PL_Q4_K:
     case PL_Q5_K:
         g->scale[0] = g->scale[1] = d * (float)u->sc[0];
-        g->min = -(pl_f16_f32(u->m) * (float)u->mn);
+        g->min = pl_f16_f32(u->m) * (float)u->mn;
         return;
     case PL_Q6_K:
         g->scale[0] = d * (float)(int8_t)u->sc[0];
@@ -300,7 +275,7 @@ void pl_group_of_row(int32_t dtype, const void *row, int64_t k, int64_t u, pl_gr
 
 void pl_group_of_packed(int32_t dtype, const uint8_t *blocks, int r, int64_t u, pl_group *g)
 {
-    const pl_layout *l = &layout[dtype];
+    const pl_layout *l = &pl_layout_table[dtype];
     const int64_t per = l->k / UNIT;
     unit t;
     unit_of_block(dtype, blocks + u / per * l->bytes, r, (int)(u % per), &t);
@@ -310,7 +285,7 @@ void pl_group_of_packed(int32_t dtype, const uint8_t *blocks, int r, int64_t u, 
 void pl_packed_row_to_f32(const pl_tensor *w, int64_t row, float *dst)
 {
     const int32_t dtype = w->dtype;
-    const pl_layout *l = &layout[dtype];
+    const pl_layout *l = &pl_layout_table[dtype];
     const int64_t k = w->dim[1], row_blocks = (k + l->k - 1) / l->k;
     const uint8_t *blocks = (const uint8_t *)w->data + row / ROWS * row_blocks * l->bytes;
     const bool plain = !pl_has_scale(dtype), min = pl_has_minimum(dtype);
@@ -346,7 +321,7 @@ static void pack_blocks(void *arg, int64_t from, int64_t to, int thread)
     (void)thread;
     const pack_job *j = arg;
     const int32_t dtype = j->w->dtype;
-    const pl_layout *l = &layout[dtype];
+    const pl_layout *l = &pl_layout_table[dtype];
     const int64_t n = j->w->dim[0], k = j->w->dim[1], row_blocks = (k + l->k - 1) / l->k, units = (k + UNIT - 1) / UNIT;
     const int64_t per = l->k / UNIT;
     for (int64_t b = from; b < to; b++) {

@@ -1,0 +1,334 @@
+/* linear_body.h: the product with fma on vectors of LANES rows; included by linear_avx2.c and linear_avx512.c, which
+ * give the vectors (vec8.h, vec16.h). A lane is an output row, so nothing is summed across lanes, and the order of
+ * sums is that of the definition (linear.c).
+ *
+ * Codes become floats without being shifted into place: a code at bit s of a dword is masked and converted as
+ * code * 2^s, and x of that k is stored as x * 2^-s. Both are exact, so the product is the same number. */
+#include "linear.h"
+
+enum { VECS = ROWS / LANES };
+
+/* Power of two that x of place k in a unit is divided by. */
+PL_INLINE int x_shift(const int dtype, int k)
+{
+    if (dtype == PL_Q8_0) return 24;
+    return dtype >= PL_Q4_0 ? (k & 2) * 4 + (k & 4) : 0;
+}
+
+/* Row offset, k-th pair i (0..15) of a unit: LANES rows from row h * LANES on. */
+PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, const int i, const int h, V *even, V *odd)
+{
+    const int s = (i & 1) * 8 + (i & 2) * 2;
+    switch (dtype) {
+    case PL_F32:
+        *even = v_load((const float *)(const void *)(code + i * 128) + h * LANES);
+        *odd = v_load((const float *)(const void *)(code + i * 128 + 64) + h * LANES);
+        return;
+    case PL_F16:
+        *even = v_of_half(code + i * 64 + h * LANES * 2);
+        *odd = v_of_half(code + i * 64 + 32 + h * LANES * 2);
+        return;
+    case PL_BF16: {
+        const I v = i_load(code + i * 64 + h * LANES * 4);
+        *even = v_cast(i_sll(v, 16));
+        *odd = v_cast(i_and(v, i_set((int32_t)0xffff0000)));
+        return;
+    }
+    case PL_F8: {
+        V v[4];
+        v_of_f8(code + i / 2 * 64 + h * LANES * 4, v);
+        *even = v[i % 2 * 2];
+        *odd = v[i % 2 * 2 + 1];
+        return;
+    }
+    case PL_Q8_0: { /* signed bytes at the top of a dword */
+        const I v = i_load(code + i / 2 * 64 + h * LANES * 4), top = i_set((int32_t)0xff000000);
+        *even = v_of_int(i % 2 ? i_and(i_sll(v, 8), top) : i_sll(v, 24));
+        *odd = v_of_int(i_and(i % 2 ? v : i_sll(v, 16), top));
+        return;
+    }
+    default: break;
+    }
+    const I v = i_load(code + i / 4 * 64 + h * LANES * 4), u = i_srl(v, 16), mask = i_set(15 << s);
+    I e = i_and(v, mask), o = i_and(u, mask);
+    if (dtype == PL_Q5_0 || dtype == PL_Q5_1 || dtype == PL_Q5_K) {
+        const I b = i_load(high + h * LANES * 4), bit = i_set(16 << s);
+        e = i_or(e, i_and(i_sll(b, 4 - i / 4), bit));
+        o = i_or(o, i_and(i_srl(b, 12 + i / 4), bit));
+    }
+    if (dtype == PL_Q6_K) {
+        const I b = i_load(high + i / 8 * 64 + h * LANES * 4), bits = i_set(48 << s);
+        e = i_or(e, i_and(i_sll(b, 4 - i / 4 % 2 * 2), bits));
+        o = i_or(o, i_and(i_srl(b, 12 + i / 4 % 2 * 2), bits));
+    }
+    const int offset = dtype == PL_Q4_0 ? 8 : dtype == PL_Q5_0 ? 16 : dtype == PL_Q6_K ? 32 : 0;
+    if (offset) { /* as the low bits of 2^23 + code * 2^s */
+        const I magic = i_set(0x4b000000);
+        const V zero = v_set(8388608.0f + (float)(offset << s));
+        *even = v_sub(v_cast(i_or(e, magic)), zero);
+        *odd = v_sub(v_cast(i_or(o, magic)), zero);
+    } else {
+        *even = v_of_int(e);
+        *odd = v_of_int(o);
+    }
+}
+
+/* Scale of the first (half 0) or last 16 k of a unit, and its minimum, for LANES rows. */
+PL_INLINE V scale_of(const int dtype, const uint8_t *block, int in, int half, int h)
+{
+    const pl_layout *l = &pl_layout_table[dtype];
+    if (l->d < 0) return v_set(1);
+    const V d = v_of_half(block + l->d + in * l->d_step + h * LANES * 2);
+    if (l->sc < 0) return d;
+    const uint8_t *sc = block + l->sc + in * l->sc_step + h * LANES;
+    return v_mul(d, dtype == PL_Q6_K ? v_of_s8(sc + half * 16) : v_of_u8(sc));
+}
+PL_INLINE V min_of(const int dtype, const uint8_t *block, int in, int h)
+{
+    const pl_layout *l = &pl_layout_table[dtype];
+    const V m = v_of_half(block + l->m + in * l->m_step + h * LANES * 2);
+    return l->mn < 0 ? m : v_mul(m, v_of_u8(block + l->mn + in * l->sc_step + h * LANES));
+}
+
+/* Rows n0..n0+15 of token t of y: acc, plus the bias. */
+PL_INLINE void put_y(const pl_product *p, int64_t t, int64_t n0, const V acc[VECS])
+{
+    float *y = p->y + t * p->ldy + n0;
+    if (n0 + ROWS <= p->n) {
+        PL_UNROLL for (int h = 0; h < VECS; h++)
+            v_store(y + h * LANES, p->bias ? v_add(acc[h], v_load(p->bias + n0 + h * LANES)) : acc[h]);
+        return;
+    }
+    float row[ROWS];
+    PL_UNROLL for (int h = 0; h < VECS; h++) v_store(row + h * LANES, acc[h]);
+    for (int64_t i = 0; i < p->n - n0; i++) y[i] = p->bias ? row[i] + p->bias[n0 + i] : row[i];
+}
+
+/* tokens t..t+T-1, one block row, straight from the packed form */
+PL_INLINE void direct(const int dtype, const int T, const pl_product *p, int64_t b, int64_t t0)
+{
+    const pl_layout *l = &pl_layout_table[dtype];
+    enum { AHEAD = 2048 };
+    const uint8_t *block = p->w + b * p->w_bytes;
+    const int64_t ldx = p->units * UNIT;
+    const float *x = p->x + t0 * ldx, *sum = p->sum + t0 * p->units;
+    const int per = l->k / UNIT, step = l->bytes / per;
+    V acc[4][VECS];
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] = v_zero();
+    int64_t u = 0;
+    for (; u < p->units; block += l->bytes)
+        for (int in = 0; in < per && u < p->units; in++, u++, x += UNIT, sum++) {
+            const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
+            V e[4][VECS], o[4][VECS];
+            PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
+            PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
+            PL_UNROLL for (int i = 0; i < 16; i++) {
+                PL_UNROLL for (int h = 0; h < VECS; h++) {
+                    V we, wo;
+                    pair(dtype, code, high, i, h, &we, &wo);
+                    PL_UNROLL for (int t = 0; t < T; t++) {
+                        e[t][h] = v_fma(we, v_set(x[t * ldx + 2 * i]), e[t][h]);
+                        o[t][h] = v_fma(wo, v_set(x[t * ldx + 2 * i + 1]), o[t][h]);
+                    }
+                }
+                if (dtype == PL_Q6_K && i == 7)
+                    PL_UNROLL for (int h = 0; h < VECS; h++) {
+                        const V d = scale_of(dtype, block, in, 0, h);
+                        PL_UNROLL for (int t = 0; t < T; t++) {
+                            acc[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
+                            e[t][h] = o[t][h] = v_zero();
+                        }
+                    }
+            }
+            PL_UNROLL for (int h = 0; h < VECS; h++) {
+                if (l->d < 0) {
+                    PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] = v_add(acc[t][h], v_add(e[t][h], o[t][h]));
+                } else {
+                    const V d = scale_of(dtype, block, in, 1, h);
+                    PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
+                }
+                if (l->m >= 0) {
+                    const V m = min_of(dtype, block, in, h);
+                    PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] = v_fma(m, v_set(sum[t * p->units]), acc[t][h]);
+                }
+            }
+        }
+    PL_UNROLL for (int t = 0; t < T; t++) put_y(p, t0 + t, b * ROWS, acc[t]);
+}
+
+/* A part of w as floats: panel [units*32][16], scales [units][2][16] (halves equal but in Q6_K), minima [units][16]. */
+enum { PANEL_UNITS = 8, PANEL = PANEL_UNITS * UNIT * ROWS, SCALES = PANEL_UNITS * 2 * ROWS };
+typedef struct part {
+    float *panel, *scale, *min;
+    int64_t units;
+} part;
+
+PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, const part *a)
+{
+    const pl_layout *l = &pl_layout_table[dtype];
+    const int per = l->k / UNIT;
+    for (int64_t u = 0; u < a->units; u++) {
+        const uint8_t *block = blocks + (u0 + u) / per * l->bytes;
+        const int in = (int)((u0 + u) % per);
+        const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
+        PL_UNROLL for (int h = 0; h < VECS; h++) {
+            PL_UNROLL for (int i = 0; i < 16; i++) {
+                V we, wo;
+                pair(dtype, code, high, i, h, &we, &wo);
+                v_store(a->panel + (u * UNIT + 2 * i) * ROWS + h * LANES, we);
+                v_store(a->panel + (u * UNIT + 2 * i + 1) * ROWS + h * LANES, wo);
+            }
+            PL_UNROLL for (int half = 0; half < 2; half++)
+                v_store(a->scale + (u * 2 + half) * ROWS + h * LANES, scale_of(dtype, block, in, half, h));
+            if (l->m >= 0) v_store(a->min + u * ROWS + h * LANES, min_of(dtype, block, in, h));
+        }
+    }
+}
+
+/* Tokens 0..T-1 of x times a part; acc [T][16], rows lda apart, is added to. */
+PL_INLINE void tile(const int T, const bool min, const bool halves, const part *a, const float *x, int64_t ldx,
+                    const float *sum, int64_t lds, float *acc, int64_t lda)
+{
+    const float *w = a->panel;
+    const int n_halves = halves ? 2 : 1, pairs = halves ? 8 : 16;
+    V s[8][VECS];
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) s[t][h] = v_load(acc + t * lda + h * LANES);
+    for (int64_t u = 0; u < a->units; u++, w += UNIT * ROWS, x += UNIT) {
+        V e[8][VECS], o[8][VECS];
+        for (int half = 0; half < n_halves; half++) {
+            PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
+            PL_UNROLL for (int i = 0; i < pairs; i++) {
+                const int k = half * 16 + 2 * i;
+                V we[VECS], wo[VECS];
+                PL_UNROLL for (int h = 0; h < VECS; h++) we[h] = v_load(w + k * ROWS + h * LANES);
+                PL_UNROLL for (int t = 0; t < T; t++) {
+                    const V xe = v_set(x[t * ldx + k]);
+                    PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = v_fma(we[h], xe, e[t][h]);
+                }
+                PL_UNROLL for (int h = 0; h < VECS; h++) wo[h] = v_load(w + (k + 1) * ROWS + h * LANES);
+                PL_UNROLL for (int t = 0; t < T; t++) {
+                    const V xo = v_set(x[t * ldx + k + 1]);
+                    PL_UNROLL for (int h = 0; h < VECS; h++) o[t][h] = v_fma(wo[h], xo, o[t][h]);
+                }
+            }
+            PL_UNROLL for (int h = 0; h < VECS; h++) {
+                const V d = v_load(a->scale + (u * 2 + half) * ROWS + h * LANES);
+                PL_UNROLL for (int t = 0; t < T; t++) s[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), s[t][h]);
+            }
+        }
+        if (min)
+            PL_UNROLL for (int h = 0; h < VECS; h++) {
+                const V m = v_load(a->min + u * ROWS + h * LANES);
+                PL_UNROLL for (int t = 0; t < T; t++) s[t][h] = v_fma(m, v_set(sum[t * lds + u]), s[t][h]);
+            }
+    }
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) v_store(acc + t * lda + h * LANES, s[t][h]);
+}
+
+enum { TILE_T = LANES == 8 ? 3 : 8 };
+#define TILES(NAME, MIN, HALVES)                                                                                \
+    static void NAME(int64_t n, const part *a, const float *x, int64_t ldx, const float *sum, int64_t lds,       \
+                     float *acc, int64_t lda)                                                                   \
+    {                                                                                                           \
+        for (; n >= TILE_T; n -= TILE_T, x += TILE_T * ldx, sum += TILE_T * lds, acc += TILE_T * lda)           \
+            tile(TILE_T, MIN, HALVES, a, x, ldx, sum, lds, acc, lda);                                           \
+        for (; n > 0; n--, x += ldx, sum += lds, acc += lda) tile(1, MIN, HALVES, a, x, ldx, sum, lds, acc, lda); \
+    }
+TILES(tiles_plain, false, false)
+TILES(tiles_min, true, false)
+TILES(tiles_halves, false, true)
+
+/* One function a format: few tokens, and unpacking. */
+#define FORMATS(X) X(F32) X(F16) X(BF16) X(F8) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K)
+#define FEW(F)                                                                                                  \
+    static void few_##F(const pl_product *p, int64_t b0, int64_t b1)                                            \
+    {                                                                                                           \
+        for (int64_t b = b0; b < b1; b++) {                                                                     \
+            int64_t t = 0;                                                                                      \
+            for (; t + 2 <= p->m; t += 2) direct(PL_##F, 2, p, b, t);                                           \
+            if (t < p->m) direct(PL_##F, 1, p, b, t);                                                           \
+        }                                                                                                       \
+    }
+FORMATS(FEW)
+#define UNPACK(F) \
+    static void unpack_##F(const uint8_t *blocks, int64_t u0, const part *a) { unpack(PL_##F, blocks, u0, a); }
+FORMATS(UNPACK)
+
+static void few(const pl_product *p, int64_t b0, int64_t b1)
+{
+    switch (p->dtype) {
+#define CASE(F) case PL_##F: few_##F(p, b0, b1); return;
+        FORMATS(CASE)
+#undef CASE
+    default: PL_ASSERT(false);
+    }
+}
+static void unpack_part(int32_t dtype, const uint8_t *blocks, int64_t u0, const part *a)
+{
+    switch (dtype) {
+#define CASE(F) case PL_##F: unpack_##F(blocks, u0, a); return;
+        FORMATS(CASE)
+#undef CASE
+    default: PL_ASSERT(false);
+    }
+}
+
+/* Tokens t0..t1 by block rows b0..b1. The x of these tokens for one part of k stays in the L2 cache, the part of w in
+ * L1; sums wait in scratch between parts. */
+enum { MANY_TOKENS = 192, MANY_BLOCKS = 4 };
+static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_t b1, float *scratch)
+{
+    part a = {scratch, scratch + PANEL, scratch + PANEL + SCALES, 0};
+    float *acc = scratch + PANEL + 2 * SCALES; /* [blocks][tokens][16] */
+    const int64_t m = t1 - t0, ldx = p->units * UNIT;
+    memset(acc, 0, (size_t)((b1 - b0) * m * ROWS) * 4);
+    for (int64_t u = 0; u < p->units; u += PANEL_UNITS) {
+        a.units = pl_min(PANEL_UNITS, p->units - u);
+        for (int64_t b = b0; b < b1; b++) {
+            const float *x = p->x + t0 * ldx + u * UNIT, *sum = p->sum + t0 * p->units + u;
+            float *to = acc + (b - b0) * m * ROWS;
+            unpack_part(p->dtype, p->w + b * p->w_bytes, u, &a);
+            if (pl_has_minimum(p->dtype)) tiles_min(m, &a, x, ldx, sum, p->units, to, ROWS);
+            else if (p->dtype == PL_Q6_K) tiles_halves(m, &a, x, ldx, sum, p->units, to, ROWS);
+            else tiles_plain(m, &a, x, ldx, sum, p->units, to, ROWS);
+        }
+    }
+    for (int64_t b = b0; b < b1; b++)
+        for (int64_t t = 0; t < m; t++) {
+            V v[VECS];
+            PL_UNROLL for (int h = 0; h < VECS; h++) v[h] = v_load(acc + ((b - b0) * m + t) * ROWS + h * LANES);
+            put_y(p, t0 + t, b * ROWS, v);
+        }
+}
+
+/* x rounded, its sums, and then divided by the powers of two of its places. */
+static void prepare(const pl_product *p, int64_t t0, int64_t t1)
+{
+    float down[UNIT];
+    for (int k = 0; k < UNIT; k++) down[k] = pl_bits_f32((uint32_t)(127 - x_shift(p->dtype, k)) << 23);
+    const int64_t ldx = p->units * UNIT;
+    const bool min = pl_has_minimum(p->dtype);
+    for (int64_t t = t0; t < t1; t++) {
+        const float *src = p->src + t * p->src_ld;
+        float *x = p->x + t * ldx;
+        for (int64_t u = 0; u < p->units; u++, x += UNIT, src += UNIT) {
+            float last[UNIT] = {0};
+            const float *from = src;
+            if ((u + 1) * UNIT > p->k) from = memcpy(last, src, (size_t)(p->k - u * UNIT) * 4);
+            PL_UNROLL for (int k = 0; k < UNIT; k += LANES) {
+                V v = v_load(from + k);
+                if (p->act == PL_ACT_BF16) v = v_round_bf16(v);
+                v_store(x + k, v_drop_tiny(v, PL_TINY_X));
+            }
+            if (min) {
+                float e = 0, o = 0;
+                PL_UNROLL for (int k = 0; k < UNIT; k += 2) {
+                    e += x[k];
+                    o += x[k + 1];
+                }
+                p->sum[t * p->units + u] = e + o;
+            }
+            PL_UNROLL for (int k = 0; k < UNIT; k += LANES) v_store(x + k, v_mul(v_load(x + k), v_load(down + k)));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+#ifndef PL_VEC8_H
+#define PL_VEC8_H
+/* Vectors of 8 floats or 32-bit integers: AVX2 with FMA and F16C. vec16.h has the same names for AVX-512. */
+#include "cpu.h"
+#include <immintrin.h>
+
+enum { LANES = 8 };
+typedef __m256 V;
+typedef __m256i I;
+
+PL_INLINE V v_zero(void) { return _mm256_setzero_ps(); }
+PL_INLINE V v_set(float x) { return _mm256_set1_ps(x); }
+PL_INLINE V v_load(const float *p) { return _mm256_loadu_ps(p); }
+PL_INLINE void v_store(float *p, V a) { _mm256_storeu_ps(p, a); }
+PL_INLINE V v_add(V a, V b) { return _mm256_add_ps(a, b); }
+PL_INLINE V v_sub(V a, V b) { return _mm256_sub_ps(a, b); }
+PL_INLINE V v_mul(V a, V b) { return _mm256_mul_ps(a, b); }
+PL_INLINE V v_fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
+PL_INLINE V v_of_int(I a) { return _mm256_cvtepi32_ps(a); }
+PL_INLINE V v_cast(I a) { return _mm256_castsi256_ps(a); }
+PL_INLINE V v_of_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+PL_INLINE V v_of_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
+PL_INLINE V v_of_s8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+/* a where |a| >= limit, else +0 */
+PL_INLINE V v_drop_tiny(V a, float limit)
+{
+    const V size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+    return _mm256_andnot_ps(_mm256_cmp_ps(size, _mm256_set1_ps(limit), _CMP_LT_OQ), a);
+}
+
+PL_INLINE I i_load(const void *p) { return _mm256_loadu_si256(p); }
+PL_INLINE I i_set(int32_t x) { return _mm256_set1_epi32(x); }
+PL_INLINE I i_and(I a, I b) { return _mm256_and_si256(a, b); }
+PL_INLINE I i_or(I a, I b) { return _mm256_or_si256(a, b); }
+PL_INLINE I i_add(I a, I b) { return _mm256_add_epi32(a, b); }
+PL_INLINE I i_srl(I a, int n) { return _mm256_srli_epi32(a, n); }
+PL_INLINE I i_sll(I a, int n) { return _mm256_slli_epi32(a, n); }
+PL_INLINE I i_cast(V a) { return _mm256_castps_si256(a); }
+
+/* To bf16 and back, to nearest even; NaN stays NaN. */
+PL_INLINE V v_round_bf16(V a)
+{
+    const I u = i_cast(a), odd = i_and(i_srl(u, 16), i_set(1)), top = i_set((int32_t)0xffff0000);
+    const V r = v_cast(i_and(i_add(i_add(u, i_set(0x7fff)), odd), top));
+    return _mm256_blendv_ps(r, a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+
+/* Four k of LANES rows in the order of f8 codes (pack.c): v[j] = k of place j, exact. e4m3 with its exponent moved
+ * into a half is the value times 2^-8, subnormals included. */
+PL_INLINE void v_of_f8(const void *p, V v[4])
+{
+    const I odd = i_load(p), even = _mm256_slli_epi16(odd, 8), mask = _mm256_set1_epi16((int16_t)0xbf80);
+    const I he = _mm256_permute4x64_epi64(_mm256_and_si256(_mm256_srai_epi16(even, 1), mask), 0xd8);
+    const I ho = _mm256_permute4x64_epi64(_mm256_and_si256(_mm256_srai_epi16(odd, 1), mask), 0xd8);
+    const V up = v_set(0x1p8f);
+    v[0] = v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(he)), up);
+    v[1] = v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(ho)), up);
+    v[2] = v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(he, 1)), up);
+    v[3] = v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(ho, 1)), up);
+}
+#endif
