@@ -89,14 +89,14 @@ static int plain(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor
 typedef struct fast_job {
     pl_product p;
     const pl_linear_path *path;
-    int64_t token_parts, block_parts;
+    int64_t group, token_parts, block_parts;
 } fast_job;
 
 static void fast_prepare(void *arg, int64_t from, int64_t to, int thread)
 {
     (void)thread;
     const fast_job *j = arg;
-    j->path->prepare(&j->p, from, to);
+    j->path->prepare(&j->p, j->group, from, to);
 }
 static void fast_few(void *arg, int64_t from, int64_t to, int thread)
 {
@@ -128,7 +128,8 @@ static int fast(pl_stream *s, const pl_linear_path *path, pl_tensor *y, const pl
     j.p.x = pl_scratch(s, m * units * UNIT * 4, err);
     j.p.sum = j.p.x ? pl_scratch(s, m * units * 4, err) : NULL;
     if (!j.p.sum) goto no_memory;
-    pl_parallel(s, m, 16, fast_prepare, &j);
+    j.group = m <= path->few_tokens ? path->few_group : path->many_group;
+    pl_parallel(s, (m + j.group - 1) / j.group, 8, fast_prepare, &j);
     if (m <= path->few_tokens) {
         pl_parallel(s, blocks, 1, fast_few, &j);
     } else {

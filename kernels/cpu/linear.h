@@ -62,22 +62,24 @@ typedef struct pl_product {
     int64_t m, n, k, units; /* units = ceil(k / 32) */
     const float *src;  /* [m,k], rows src_ld apart */
     int64_t src_ld;
-    float *x;          /* [m,units*32] */
+    float *x;          /* [m,units*32], in groups of tokens */
     uint16_t *xb;      /* bf16 tiles, for tile units; or NULL */
-    float *sum;        /* [m,units] sums of x over units, for formats with minima */
+    float *sum;        /* [m,units] sums of x over units, for formats with minima, in groups too */
     const float *bias; /* [n] or NULL */
     float *y;          /* [m,n], rows ldy apart */
     int64_t ldy;
     float *scratch;    /* [threads][scratch_floats] */
 } pl_product;
 
-/* A fast path. prepare: tokens t0..t1 of x. few: block rows b0..b1 for all tokens, straight from the packed form.
+/* A fast path. prepare: groups g0..g1 of `group` tokens of x. few: block rows b0..b1 for all tokens, straight from the packed form.
  * many: tokens t0..t1 for block rows b0..b1, unpacking a part of w once for all of them. */
 typedef struct pl_linear_path {
-    void (*prepare)(const pl_product *p, int64_t t0, int64_t t1);
+    void (*prepare)(const pl_product *p, int64_t group, int64_t g0, int64_t g1);
     void (*few)(const pl_product *p, int64_t b0, int64_t b1);
     void (*many)(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_t b1, float *scratch);
-    int64_t few_tokens, many_tokens, many_blocks, scratch_floats; /* few: up to so many tokens; sizes of a part */
+    int64_t few_tokens; /* up to so many: few */
+    int64_t few_group, many_group;
+    int64_t many_tokens, many_blocks, scratch_floats; /* of a part; tokens: a multiple of the group */
 } pl_linear_path;
 #ifdef PL_X86
 extern const pl_linear_path pl_linear_avx2;

@@ -104,20 +104,20 @@ PL_INLINE void put_y(const pl_product *p, int64_t t, int64_t n0, const V acc[VEC
     for (int64_t i = 0; i < p->n - n0; i++) y[i] = p->bias ? row[i] + p->bias[n0 + i] : row[i];
 }
 
-/* tokens t..t+T-1, one block row, straight from the packed form */
+/* x lies in groups of G tokens (of fewer at the end): [units*32][tokens of the group], so that one pointer serves.
+ * Tokens t0..t0+T-1, a group, by one block row, straight from the packed form. */
 PL_INLINE void direct(const int dtype, const int T, const pl_product *p, int64_t b, int64_t t0)
 {
     const pl_layout *l = &pl_layout_table[dtype];
     enum { AHEAD = 2048 };
     const uint8_t *block = p->w + b * p->w_bytes;
-    const int64_t ldx = p->units * UNIT;
-    const float *x = p->x + t0 * ldx, *sum = p->sum + t0 * p->units;
+    const float *x = p->x + t0 * p->units * UNIT, *sum = p->sum + t0 * p->units;
     const int per = l->k / UNIT, step = l->bytes / per;
     V acc[4][VECS];
     PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] = v_zero();
     int64_t u = 0;
     for (; u < p->units; block += l->bytes)
-        for (int in = 0; in < per && u < p->units; in++, u++, x += UNIT, sum++) {
+        for (int in = 0; in < per && u < p->units; in++, u++, x += UNIT * T, sum += T) {
             const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
             V e[4][VECS], o[4][VECS];
             PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
@@ -127,8 +127,8 @@ PL_INLINE void direct(const int dtype, const int T, const pl_product *p, int64_t
                     V we, wo;
                     pair(dtype, code, high, i, h, &we, &wo);
                     PL_UNROLL for (int t = 0; t < T; t++) {
-                        e[t][h] = v_fma(we, v_set(x[t * ldx + 2 * i]), e[t][h]);
-                        o[t][h] = v_fma(wo, v_set(x[t * ldx + 2 * i + 1]), o[t][h]);
+                        e[t][h] = v_fma(we, v_set(x[2 * i * T + t]), e[t][h]);
+                        o[t][h] = v_fma(wo, v_set(x[(2 * i + 1) * T + t]), o[t][h]);
                     }
                 }
                 if (dtype == PL_Q6_K && i == 7)
@@ -149,7 +149,7 @@ PL_INLINE void direct(const int dtype, const int T, const pl_product *p, int64_t
                 }
                 if (l->m >= 0) {
                     const V m = min_of(dtype, block, in, h);
-                    PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] = v_fma(m, v_set(sum[t * p->units]), acc[t][h]);
+                    PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] = v_fma(m, v_set(sum[t]), acc[t][h]);
                 }
             }
         }
@@ -185,55 +185,65 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, const 
     }
 }
 
-/* Tokens 0..T-1 of x times a part; acc [T][16], rows lda apart, is added to. */
-PL_INLINE void tile(const int T, const bool min, const bool halves, const part *a, const float *x, int64_t ldx,
-                    const float *sum, int64_t lds, float *acc, int64_t lda)
+/* T tokens of x, a group, times a part; acc [T][16] is added to. */
+PL_INLINE void tile(const int T, const bool min, const bool halves, const part *a, const float *x, const float *sum,
+                    float *acc)
 {
-    const float *w = a->panel;
     const int n_halves = halves ? 2 : 1, pairs = halves ? 8 : 16;
-    V s[8][VECS];
-    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) s[t][h] = v_load(acc + t * lda + h * LANES);
-    for (int64_t u = 0; u < a->units; u++, w += UNIT * ROWS, x += UNIT) {
+    const float *w = a->panel;
+    for (int64_t u = 0; u < a->units; u++, sum += T) {
         V e[8][VECS], o[8][VECS];
-        for (int half = 0; half < n_halves; half++) {
+        for (int half = 0; half < n_halves; half++, x += 2 * pairs * T, w += 2 * pairs * ROWS) {
             PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
             PL_UNROLL for (int i = 0; i < pairs; i++) {
-                const int k = half * 16 + 2 * i;
                 V we[VECS], wo[VECS];
-                PL_UNROLL for (int h = 0; h < VECS; h++) we[h] = v_load(w + k * ROWS + h * LANES);
+                PL_UNROLL for (int h = 0; h < VECS; h++) {
+                    we[h] = v_load(w + 2 * i * ROWS + h * LANES);
+                    V_KEEP(we[h]);
+                }
                 PL_UNROLL for (int t = 0; t < T; t++) {
-                    const V xe = v_set(x[t * ldx + k]);
+                    const V xe = v_set(x[2 * i * T + t]);
                     PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = v_fma(we[h], xe, e[t][h]);
                 }
-                PL_UNROLL for (int h = 0; h < VECS; h++) wo[h] = v_load(w + (k + 1) * ROWS + h * LANES);
+                PL_UNROLL for (int h = 0; h < VECS; h++) {
+                    wo[h] = v_load(w + (2 * i + 1) * ROWS + h * LANES);
+                    V_KEEP(wo[h]);
+                }
                 PL_UNROLL for (int t = 0; t < T; t++) {
-                    const V xo = v_set(x[t * ldx + k + 1]);
+                    const V xo = v_set(x[(2 * i + 1) * T + t]);
                     PL_UNROLL for (int h = 0; h < VECS; h++) o[t][h] = v_fma(wo[h], xo, o[t][h]);
                 }
             }
             PL_UNROLL for (int h = 0; h < VECS; h++) {
                 const V d = v_load(a->scale + (u * 2 + half) * ROWS + h * LANES);
-                PL_UNROLL for (int t = 0; t < T; t++) s[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), s[t][h]);
+                PL_UNROLL for (int t = 0; t < T; t++) {
+                    V s = v_fma(d, v_add(e[t][h], o[t][h]), v_load(acc + t * ROWS + h * LANES));
+                    if (min) s = v_fma(v_load(a->min + u * ROWS + h * LANES), v_set(sum[t]), s);
+                    v_store(acc + t * ROWS + h * LANES, s);
+                }
             }
         }
-        if (min)
-            PL_UNROLL for (int h = 0; h < VECS; h++) {
-                const V m = v_load(a->min + u * ROWS + h * LANES);
-                PL_UNROLL for (int t = 0; t < T; t++) s[t][h] = v_fma(m, v_set(sum[t * lds + u]), s[t][h]);
-            }
     }
-    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) v_store(acc + t * lda + h * LANES, s[t][h]);
 }
 
-enum { TILE_T = LANES == 8 ? 3 : 8 };
+enum { TILE_T = PL_TILE_T, FEW_T = 2 };
 #define TILES(NAME, MIN, HALVES)                                                                                \
-    static void NAME(int64_t n, const part *a, const float *x, int64_t ldx, const float *sum, int64_t lds,       \
-                     float *acc, int64_t lda)                                                                   \
+    static void NAME(int64_t n, const part *a, const float *x, const float *sum, int64_t units, float *acc)      \
     {                                                                                                           \
-        for (; n >= TILE_T; n -= TILE_T, x += TILE_T * ldx, sum += TILE_T * lds, acc += TILE_T * lda)           \
-            tile(TILE_T, MIN, HALVES, a, x, ldx, sum, lds, acc, lda);                                           \
-        for (; n > 0; n--, x += ldx, sum += lds, acc += lda) tile(1, MIN, HALVES, a, x, ldx, sum, lds, acc, lda); \
+        for (; n >= TILE_T; n -= TILE_T, x += TILE_T * units * UNIT, sum += TILE_T * units, acc += TILE_T * ROWS) \
+            tile(TILE_T, MIN, HALVES, a, x, sum, acc);                                                          \
+        switch (n) { /* the last group is short */                                                              \
+            TAILS(MIN, HALVES)                                                                                  \
+        default: break;                                                                                         \
+        }                                                                                                       \
     }
+#define TAIL(T, MIN, HALVES) case T: tile(T, MIN, HALVES, a, x, sum, acc); break;
+#if PL_TILE_T == 3
+#define TAILS(MIN, HALVES) TAIL(1, MIN, HALVES) TAIL(2, MIN, HALVES)
+#else
+#define TAILS(MIN, HALVES) TAIL(1, MIN, HALVES) TAIL(2, MIN, HALVES) TAIL(3, MIN, HALVES) TAIL(4, MIN, HALVES) \
+    TAIL(5, MIN, HALVES) TAIL(6, MIN, HALVES) TAIL(7, MIN, HALVES)
+#endif
 TILES(tiles_plain, false, false)
 TILES(tiles_min, true, false)
 TILES(tiles_halves, false, true)
@@ -245,7 +255,7 @@ TILES(tiles_halves, false, true)
     {                                                                                                           \
         for (int64_t b = b0; b < b1; b++) {                                                                     \
             int64_t t = 0;                                                                                      \
-            for (; t + 2 <= p->m; t += 2) direct(PL_##F, 2, p, b, t);                                           \
+            for (; t + FEW_T <= p->m; t += FEW_T) direct(PL_##F, FEW_T, p, b, t);                                           \
             if (t < p->m) direct(PL_##F, 1, p, b, t);                                                           \
         }                                                                                                       \
     }
@@ -273,6 +283,15 @@ static void unpack_part(int32_t dtype, const uint8_t *blocks, int64_t u0, const 
     }
 }
 
+/* n tokens from the place `at` of sums, whose x is at 32 times that. */
+static void run_tiles(const pl_product *p, int64_t n, const part *a, int64_t at, float *acc)
+{
+    const float *x = p->x + at * UNIT, *sum = p->sum + at;
+    if (pl_has_minimum(p->dtype)) tiles_min(n, a, x, sum, p->units, acc);
+    else if (p->dtype == PL_Q6_K) tiles_halves(n, a, x, sum, p->units, acc);
+    else tiles_plain(n, a, x, sum, p->units, acc);
+}
+
 /* Tokens t0..t1 by block rows b0..b1. The x of these tokens for one part of k stays in the L2 cache, the part of w in
  * L1; sums wait in scratch between parts. */
 enum { MANY_TOKENS = 192, MANY_BLOCKS = 4 };
@@ -280,17 +299,17 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
 {
     part a = {scratch, scratch + PANEL, scratch + PANEL + SCALES, 0};
     float *acc = scratch + PANEL + 2 * SCALES; /* [blocks][tokens][16] */
-    const int64_t m = t1 - t0, ldx = p->units * UNIT;
+    const int64_t m = t1 - t0;
     memset(acc, 0, (size_t)((b1 - b0) * m * ROWS) * 4);
     for (int64_t u = 0; u < p->units; u += PANEL_UNITS) {
         a.units = pl_min(PANEL_UNITS, p->units - u);
         for (int64_t b = b0; b < b1; b++) {
-            const float *x = p->x + t0 * ldx + u * UNIT, *sum = p->sum + t0 * p->units + u;
+            /* the part's place within a group depends on the size of the group: the last one is apart */
+            const int64_t whole = m / TILE_T * TILE_T, base = t0 * p->units, tail = base + whole * p->units;
             float *to = acc + (b - b0) * m * ROWS;
             unpack_part(p->dtype, p->w + b * p->w_bytes, u, &a);
-            if (pl_has_minimum(p->dtype)) tiles_min(m, &a, x, ldx, sum, p->units, to, ROWS);
-            else if (p->dtype == PL_Q6_K) tiles_halves(m, &a, x, ldx, sum, p->units, to, ROWS);
-            else tiles_plain(m, &a, x, ldx, sum, p->units, to, ROWS);
+            run_tiles(p, whole, &a, base + u * TILE_T, to);
+            run_tiles(p, m - whole, &a, tail + u * (m - whole), to + whole * ROWS);
         }
     }
     for (int64_t b = b0; b < b1; b++)
@@ -301,34 +320,41 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
         }
 }
 
-/* x rounded, its sums, and then divided by the powers of two of its places. */
-static void prepare(const pl_product *p, int64_t t0, int64_t t1)
+/* Groups g0..g1 of x: rounded, summed, divided by the powers of two of their places, tokens of a group side by side. */
+static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
 {
     float down[UNIT];
     for (int k = 0; k < UNIT; k++) down[k] = pl_bits_f32((uint32_t)(127 - x_shift(p->dtype, k)) << 23);
-    const int64_t ldx = p->units * UNIT;
     const bool min = pl_has_minimum(p->dtype);
-    for (int64_t t = t0; t < t1; t++) {
-        const float *src = p->src + t * p->src_ld;
-        float *x = p->x + t * ldx;
-        for (int64_t u = 0; u < p->units; u++, x += UNIT, src += UNIT) {
-            float last[UNIT] = {0};
-            const float *from = src;
-            if ((u + 1) * UNIT > p->k) from = memcpy(last, src, (size_t)(p->k - u * UNIT) * 4);
-            PL_UNROLL for (int k = 0; k < UNIT; k += LANES) {
-                V v = v_load(from + k);
-                if (p->act == PL_ACT_BF16) v = v_round_bf16(v);
-                v_store(x + k, v_drop_tiny(v, PL_TINY_X));
-            }
-            if (min) {
-                float e = 0, o = 0;
-                PL_UNROLL for (int k = 0; k < UNIT; k += 2) {
-                    e += x[k];
-                    o += x[k + 1];
+    for (int64_t g = g0; g < g1; g++) {
+        const int64_t n = pl_min(group, p->m - g * group);
+        for (int64_t t = 0; t < n; t++) {
+            const float *src = p->src + (g * group + t) * p->src_ld;
+            float *x = p->x + g * group * p->units * UNIT + t, *sum = p->sum + g * group * p->units + t;
+            for (int64_t u = 0; u < p->units; u++, x += UNIT * n, src += UNIT, sum += n) {
+                float v[UNIT];
+                if ((u + 1) * UNIT > p->k) {
+                    memset(v, 0, sizeof v);
+                    memcpy(v, src, (size_t)(p->k - u * UNIT) * 4);
+                } else {
+                    memcpy(v, src, sizeof v);
                 }
-                p->sum[t * p->units + u] = e + o;
+                PL_UNROLL for (int k = 0; k < UNIT; k += LANES) {
+                    V a = v_load(v + k);
+                    if (p->act == PL_ACT_BF16) a = v_round_bf16(a);
+                    v_store(v + k, v_drop_tiny(a, PL_TINY_X));
+                }
+                if (min) {
+                    float e = 0, o = 0;
+                    PL_UNROLL for (int k = 0; k < UNIT; k += 2) {
+                        e += v[k];
+                        o += v[k + 1];
+                    }
+                    *sum = e + o;
+                }
+                PL_UNROLL for (int k = 0; k < UNIT; k += LANES) v_store(v + k, v_mul(v_load(v + k), v_load(down + k)));
+                PL_UNROLL for (int k = 0; k < UNIT; k++) x[k * n] = v[k];
             }
-            PL_UNROLL for (int k = 0; k < UNIT; k += LANES) v_store(x + k, v_mul(v_load(x + k), v_load(down + k)));
         }
     }
 }
