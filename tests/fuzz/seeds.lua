@@ -1,0 +1,81 @@
+-- seeds.lua: writes the seed corpus, tests/fuzz/corpus/TARGET/NAME. Run it by hand when a parser learns something new:
+-- luajit tests/fuzz/seeds.lua
+local ffi = require "ffi"
+local root = (arg[0]:match "^(.*)/[^/]*$" or ".") .. "/corpus/"
+
+local function write(target, name, s)
+  os.execute(("mkdir -p %s%s"):format(root, target))
+  local f = assert(io.open(root .. target .. "/" .. name, "wb"))
+  f:write(s)
+  f:close()
+end
+
+local function number(ctype, v) return ffi.string(ffi.new(ctype .. "[1]", v), ffi.sizeof(ctype)) end
+local function u32(v) return number("uint32_t", v) end
+local function u64(v) return number("uint64_t", v) end
+local function str(s) return u64(#s) .. s end
+
+-- GGUF: values by type, keys, tensor records
+local RAW = { u8 = 0, i8 = 1, u16 = 2, i16 = 3, u32 = 4, i32 = 5, f32 = 6, bool = 7, string = 8, list = 9, u64 = 10, i64 = 11, f64 = 12 }
+local ctype = { u8 = "uint8_t", i8 = "int8_t", u16 = "uint16_t", i16 = "int16_t", u32 = "uint32_t", i32 = "int32_t", f32 = "float",
+  bool = "uint8_t", u64 = "uint64_t", i64 = "int64_t", f64 = "double" }
+local function value(t, v) return t == "string" and str(v) or number(ctype[t], v) end
+local function key(k, t, v) return str(k) .. u32(RAW[t]) .. value(t, v) end
+local function list(k, t, vs)
+  local out = { str(k), u32(RAW.list), u32(RAW[t]), u64(#vs) }
+  for _, v in ipairs(vs) do out[#out + 1] = value(t, v) end
+  return table.concat(out)
+end
+local function gguf(version, keys, tensors, data, align)
+  local out = "GGUF" .. u32(version) .. u64(#tensors) .. u64(#keys) .. table.concat(keys) .. table.concat(tensors)
+  align = align or 32
+  return out .. ("\0"):rep(-#out % align) .. ("\0"):rep(data)
+end
+local function tensor(name, dims, t, offset)
+  local out = { str(name), u32(#dims) }
+  for _, d in ipairs(dims) do out[#out + 1] = u64(d) end
+  return table.concat(out) .. u32(t) .. u64(offset)
+end
+
+write("gguf", "empty", gguf(3, {}, {}, 0))
+write("gguf", "types", gguf(2, { key("a", "u8", 1), key("b", "i8", -1), key("c", "u16", 1), key("d", "i16", -1), key("e", "u32", 1),
+  key("f", "i32", -1), key("g", "f32", 1.5), key("h", "bool", 1), key("i", "string", "text"), key("j", "u64", 1), key("k", "i64", -1),
+  key("l", "f64", 1.5), list("m", "string", { "a", "", "bc" }), list("n", "u16", { 1, 2 }), list("o", "f32", {}),
+  list("p", "bool", { 0, 1 }) }, {}, 0))
+write("gguf", "tensors", gguf(3, { key("general.alignment", "u32", 64) },
+  { tensor("a", { 64, 3 }, 2, 0), tensor("b", { 2, 3, 1, 2 }, 0, 128), tensor("c", { 256 }, 12, 192) }, 384, 64))
+write("gguf", "overlap", gguf(3, {}, { tensor("a", { 32 }, 0, 0), tensor("b", { 32 }, 0, 96) }, 256))
+local tokens, scores, types = {}, {}, {}
+local function token(s, kind, score)
+  tokens[#tokens + 1], types[#types + 1], scores[#scores + 1] = s, kind or 1, score or -#tokens
+end
+token("<unk>", 2) token("<s>", 3) token("</s>", 3) token("\226\150\129", 1) token("a", 1) token("b", 1) token("ab", 1) token("\226\150\129a", 1)
+token("<0x0A>", 6) token("<0xC3>", 6) token("<0xA9>", 6) token("<user>", 4)
+write("gguf", "spm", gguf(3, { key("tokenizer.ggml.model", "string", "llama"), key("tokenizer.ggml.pre", "string", "default"),
+  list("tokenizer.ggml.tokens", "string", tokens), list("tokenizer.ggml.scores", "f32", scores), list("tokenizer.ggml.token_type", "i32", types),
+  key("tokenizer.ggml.bos_token_id", "u32", 1), key("tokenizer.ggml.eos_token_id", "u32", 2), key("tokenizer.ggml.unknown_token_id", "u32", 0),
+  key("tokenizer.ggml.add_bos_token", "bool", 1), key("tokenizer.ggml.add_space_prefix", "bool", 0) }, {}, 0))
+for _, pre in ipairs { "gpt-2", "llama-bpe", "qwen2", "smollm", "deepseek-v3", "gpt-4o" } do
+  write("gguf", "bpe-" .. pre, gguf(3, { key("tokenizer.ggml.model", "string", "gpt2"), key("tokenizer.ggml.pre", "string", pre),
+    list("tokenizer.ggml.tokens", "string", { "a", "b", "\196\160", "\195\131", "\194\169", "ab", "\196\160a", "<s>" }),
+    list("tokenizer.ggml.token_type", "i32", { 1, 1, 1, 1, 1, 1, 1, 3 }), list("tokenizer.ggml.merges", "string", { "a b", "\196\160 a" }),
+    key("tokenizer.ggml.bos_token_id", "u32", 7), key("tokenizer.ggml.add_bos_token", "bool", 0) }, {}, 0))
+end
+
+-- safetensors: the first byte chooses (safetensors.c)
+local head = '{"__metadata__":{"format":"pt"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},"s":{"dtype":"F32","shape":[],'
+  .. '"data_offsets":[12,16]},"v":{"dtype":"F16","shape":[1,1,1,1,2],"data_offsets":[16,20]},"o":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[24,28]}}'
+write("safetensors", "file", "\0" .. u64(#head) .. head .. ("\7"):rep(28))
+write("safetensors", "short", "\0" .. u64(100) .. "{}")
+write("safetensors", "head", "\1" .. head)
+write("safetensors", "overlap", '\1{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"I64","shape":[1],"data_offsets":[3,11]}}')
+write("safetensors", "sizes", '\1{"a":{"dtype":"F8_E4M3","shape":[4294967296,4294967296],"data_offsets":[-1,9223372036854775807]}}')
+write("safetensors", "index", '\2{"metadata":{"total_size":8},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-1.safetensors"}}')
+write("safetensors", "index-up", '\2{"weight_map":{"a":"../m-1.safetensors"}}')
+
+-- config.json
+write("config_json", "llama", '{"architectures":["LlamaForCausalLM"],"hidden_size":192,"rms_norm_eps":1e-05,"rope_scaling":null,'
+  .. '"tie_word_embeddings":false,"eos_token_id":[0,2],"rope":{"factor":8.0,"type":"yarn","list":[1,2.5]}}')
+write("config_json", "nested", '{"a":{"b":[{"c":[1,"x",null,[true,false],[]]},{"d":{}}]},"e":["",""],"n":-9223372036854775808,"u":"\\u00e9\\ud83d\\ude00"}')
+write("config_json", "same", '{"a.b":1,"a":{"b":2}}')
+write("config_json", "deep", ('{"a":'):rep(34) .. "1" .. ("}"):rep(34))
