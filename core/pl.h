@@ -277,7 +277,7 @@ int pl_line_history(const char *file, bool write);
 typedef struct pl_tok pl_tok;
 typedef struct pl_ids { int32_t *id; int32_t n, cap; } pl_ids;
 typedef struct pl_text { char *data; int32_t n, cap; } pl_text;
-typedef struct pl_tok_stream { uint8_t held[4]; int32_t n_held, n_seen; } pl_tok_stream; /* zeroed: at the start */
+typedef struct pl_tok_stream { uint8_t held[4]; int32_t n_held, n_seen, n_stripped; } pl_tok_stream; /* zeroed: at the start */
 enum {
     PL_TOK_SPECIALS = 1, /* encode: names of special tokens in the text become those tokens; decode: they are written */
     PL_TOK_BOS = 2,      /* put in front what the model expects there (often nothing) */
@@ -288,7 +288,7 @@ int pl_tok_open_hf(pl_tok **out, const char *path, pl_err *err);
 void pl_tok_close(pl_tok *t);
 /* Appends the text's ids. Bytes that are not UTF-8 become byte tokens of their own. */
 int pl_tok_encode(const pl_tok *t, pl_ids *ids, const char *text, int64_t n_bytes, int32_t flags, pl_err *err);
-/* Appends the text of n ids; always UTF-8: what is not comes out as U+FFFD. Unknown ids are an error. */
+/* Appends the text of n ids; always UTF-8: what is not comes out as U+FFFD. Ids without a token add nothing. */
 int pl_tok_decode(const pl_tok *t, pl_text *out, const int32_t *id, int64_t n, int32_t flags, pl_err *err);
 /* The same, one token at a time: appends whole characters only; _end writes U+FFFD for an unfinished one. */
 int pl_tok_stream_put(const pl_tok *t, pl_tok_stream *s, pl_text *out, int32_t id, int32_t flags, pl_err *err);
