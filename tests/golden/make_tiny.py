@@ -155,7 +155,8 @@ HF_GEMMA = dict(HF, post1="post_attention_layernorm.weight", norm2="pre_feedforw
                 post2="post_feedforward_layernorm.weight")
 GGUF = {"embed": "token_embd.weight", "norm": "output_norm.weight", "head": "output.weight",
         "norm1": "attn_norm.weight", "norm2": "ffn_norm.weight", "q": "attn_q.weight", "k": "attn_k.weight",
-        "v": "attn_v.weight", "q.bias": "attn_q.bias", "k.bias": "attn_k.bias", "v.bias": "attn_v.bias",
+        "v": "attn_v.weight", "q_norm": "attn_q_norm.weight", "k_norm": "attn_k_norm.weight",
+        "q.bias": "attn_q.bias", "k.bias": "attn_k.bias", "v.bias": "attn_v.bias",
         "o": "attn_output.weight", "gate": "ffn_gate.weight", "up": "ffn_up.weight", "down": "ffn_down.weight"}
 
 
@@ -242,10 +243,10 @@ def hf_model(m, config, dtype, *extra, seed, names=HF, shards=1, more=()):
 
 
 def gguf_model(name, m, arch, types, *extra, seed, metadata=(), more=(), alignment=32):
-    """A GGUF file with an own output matrix. types: key -> list of block types, one a layer, or one type."""
+    """A GGUF file. types: key -> list of block types, one a layer, or one type; without `head` the head is tied."""
     rng = np.random.default_rng(seed)
     w, tensors = {"layers": [{} for _ in m.window]}, {}
-    for key, (shape, deviation) in shapes(m, *extra, tied=False).items():
+    for key, (shape, deviation) in shapes(m, *extra, tied="head" not in types).items():
         short = key[1] if isinstance(key, tuple) else key
         if len(shape) == 1:
             dtype = "F32"
@@ -290,7 +291,8 @@ def tiny_qwen2():
               rope=[(rope_plain(32, 1e6), 1.0)] * 2, window=[0, 0])
     config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": m.vocab,
               "hidden_size": m.hidden, "intermediate_size": m.ffn, "num_hidden_layers": 2,
-              "num_attention_heads": m.heads, "num_key_value_heads": m.kv_heads, "hidden_act": "silu", "max_position_embeddings": 1024,
+              "num_attention_heads": m.heads, "num_key_value_heads": m.kv_heads, "hidden_act": "silu",
+              "max_position_embeddings": 1024,
               "rms_norm_eps": m.eps, "rope_theta": 1e6, "sliding_window": 16, "use_sliding_window": False,
               "max_window_layers": 1, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}
     return hf_model(m, config, "BF16", "bias", seed=2)
@@ -302,7 +304,8 @@ def tiny_qwen3():
               rope=[(rope_plain(32, 1e6), 1.0)] * 3, window=[0] * 3)
     config = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": m.vocab,
               "hidden_size": m.hidden, "intermediate_size": m.ffn, "num_hidden_layers": 3,
-              "num_attention_heads": m.heads, "num_key_value_heads": m.kv_heads, "head_dim": m.dim, "hidden_act": "silu", "attention_bias": False,
+              "num_attention_heads": m.heads, "num_key_value_heads": m.kv_heads, "head_dim": m.dim,
+              "hidden_act": "silu", "attention_bias": False,
               "max_position_embeddings": 1024, "rms_norm_eps": m.eps, "rope_theta": 1000000, "rope_scaling": None,
               "sliding_window": None, "use_sliding_window": False, "max_window_layers": 3,
               "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
@@ -331,8 +334,8 @@ def tiny_gemma3():
 
 def llama_config(m, **more):
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": m.vocab,
-            "hidden_size": m.hidden, "intermediate_size": m.ffn, "num_hidden_layers": len(m.window), "num_attention_heads": m.heads,
-            "num_key_value_heads": m.kv_heads, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
+            "hidden_size": m.hidden, "intermediate_size": m.ffn, "num_hidden_layers": len(m.window),
+            "num_attention_heads": m.heads, "num_key_value_heads": m.kv_heads, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
             "rms_norm_eps": m.eps, **more}
 
 
@@ -397,9 +400,22 @@ def tiny_qwen2_gguf():
     return gguf_model("tiny-qwen2-gguf", m, "qwen2", types, "bias", seed=19, metadata=meta, alignment=64)
 
 
+def tiny_qwen3_gguf():
+    """Head norms, heads twice as wide as the hidden state, a tied head."""
+    m = Model(vocab=293, hidden=64, ffn=96, heads=4, kv_heads=2, dim=32, eps=1e-3, scale=32 ** -0.5,
+              rope=[(rope_plain(32, 1e6), 1.0)] * 3, window=[0] * 3)
+    types = {"embed": "Q8_0", "q": ["Q8_0", "Q4_1", "Q5_1"], "k": ["Q5_0", "Q8_0", "F32"], "v": ["Q8_0", "F16", "Q5_0"],
+             "o": ["Q4_0", "Q8_0", "Q5_1"], "gate": ["Q8_0", "Q5_0", "Q4_1"], "up": ["BF16", "Q8_0", "Q4_0"],
+             "down": ["Q5_1", "Q4_0", "Q8_0"]}
+    meta = {"rope.freq_base": (formats.F32, 1e6), "attention.key_length": (formats.U32, m.dim),
+            "attention.value_length": (formats.U32, m.dim)}
+    return gguf_model("tiny-qwen3-gguf", m, "qwen3", types, "head norms", seed=23, metadata=meta)
+
+
 MODELS = {"tiny-qwen2": tiny_qwen2, "tiny-qwen3": tiny_qwen3, "tiny-gemma3": tiny_gemma3, "tiny-llama3": tiny_llama3,
           "tiny-llama-linear": tiny_llama_linear, "tiny-llama-yarn": tiny_llama_yarn,
-          "tiny-llama-gguf": tiny_llama_gguf, "tiny-qwen2-gguf": tiny_qwen2_gguf}
+          "tiny-llama-gguf": tiny_llama_gguf, "tiny-qwen2-gguf": tiny_qwen2_gguf,
+          "tiny-qwen3-gguf": tiny_qwen3_gguf}
 
 # ---- goldens ------------------------------------------------------------------------------------------------
 
