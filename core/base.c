@@ -15,6 +15,8 @@ int pl_fail_at(pl_err *err, const char *file, int line, int code, const char *fm
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
+    for (char *p = err->msg; *p; p++) /* names from hostile files may hold terminal codes */
+        if ((uint8_t)*p < 0x20 || *p == 0x7f) *p = '?';
     err->code = code;
     err->line = line;
     return code;

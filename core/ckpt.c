@@ -241,6 +241,7 @@ void pl_ckpt_close(pl_ckpt *c) { release(c); }
 int32_t pl_ckpt_kind(const pl_ckpt *c) { return c->kind; }
 int32_t pl_ckpt_count(const pl_ckpt *c) { return c->toc.n; }
 int32_t pl_ckpt_find(const pl_ckpt *c, const char *name) { return pl_toc_find(&c->toc, name); }
+const char *pl_ckpt_dir(const pl_ckpt *c) { return c->dir; }
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c) { return &c->meta; }
 int32_t pl_ckpt_meta_count(const pl_ckpt *c) { return c->meta.n; }
 int32_t pl_ckpt_meta_find(const pl_ckpt *c, const char *key) { return pl_meta_find(&c->meta, key); }

@@ -11,4 +11,7 @@
 
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c);
 const char *pl_ckpt_dir(const pl_ckpt *c); /* NULL: a GGUF file */
+
+/* The tokenizer that a GGUF file's metadata describes. */
+PL_MUST int pl_tok_open_meta(pl_tok **out, const pl_meta *m, pl_err *err);
 #endif

@@ -11,9 +11,6 @@ json_t *pl_json_object(const char *text, int64_t n, const char *what, pl_err *er
         pl_fail(err, PL_EFORMAT, "%s: not a JSON object", what);
         return NULL;
     }
-    /* the parser quotes the file, whatever bytes are there */
-    for (char *p = why.text; *p; p++)
-        if (*p < 0x20 || *p > 0x7e) *p = '?';
     pl_fail(err, PL_EFORMAT, "%s: JSON, byte %d: %.120s", what, why.position, why.text);
     return NULL;
 }

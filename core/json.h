@@ -1,6 +1,6 @@
 #ifndef PL_JSON_H
 #define PL_JSON_H
-/* JSON from files, through jansson: an object, no key twice, and messages that are safe to show. */
+/* JSON from files, through jansson: an object, no key twice. */
 #include "base.h"
 #include <jansson.h>
 

@@ -285,6 +285,7 @@ enum {
 };
 /* A directory with tokenizer.json (or tiktoken.model) and tokenizer_config.json, or one of the first two files. */
 int pl_tok_open_hf(pl_tok **out, const char *path, pl_err *err);
+int pl_tok_open_ckpt(pl_tok **out, const pl_ckpt *c, pl_err *err); /* the one that a checkpoint carries */
 void pl_tok_close(pl_tok *t);
 /* Appends the text's ids. Bytes that are not UTF-8 become byte tokens of their own. */
 int pl_tok_encode(const pl_tok *t, pl_ids *ids, const char *text, int64_t n_bytes, int32_t flags, pl_err *err);
