@@ -3,6 +3,7 @@
 #include "bytes.h"
 #include "dtype.h"
 #include "tensor.h"
+#include "tok.h"
 #include <check.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -257,6 +258,77 @@ START_TEST(gguf_file)
 }
 END_TEST
 
+/* A GGUF file of nothing but a vocabulary: "a", "b", "ab" and one merge. What is asked for can be made wrong. */
+typedef struct vocab {
+    int32_t n_types, type, n_scores;
+    uint32_t bos;
+} vocab;
+
+static int open_vocab(pl_tok **tok, vocab v)
+{
+    bytes b = {0};
+    put_head(&b, 3, 0, 7);
+    put_key(&b, "tokenizer.ggml.model", PL_RAW_STRING), put_str(&b, "gpt2");
+    put_key(&b, "tokenizer.ggml.pre", PL_RAW_STRING), put_str(&b, "gpt-2");
+    put_key(&b, "tokenizer.ggml.tokens", PL_RAW_LIST), put_u32(&b, PL_RAW_STRING), put_u64(&b, 3);
+    put_str(&b, "a"), put_str(&b, "b"), put_str(&b, "ab");
+    put_key(&b, "tokenizer.ggml.merges", PL_RAW_LIST), put_u32(&b, PL_RAW_STRING), put_u64(&b, 1), put_str(&b, "a b");
+    put_key(&b, "tokenizer.ggml.token_type", PL_RAW_LIST), put_u32(&b, PL_RAW_I32), put_u64(&b, (uint64_t)v.n_types);
+    for (int i = 0; i < v.n_types; i++) put_u32(&b, (uint32_t)v.type);
+    put_key(&b, "tokenizer.ggml.scores", PL_RAW_LIST), put_u32(&b, PL_RAW_F32), put_u64(&b, (uint64_t)v.n_scores);
+    for (int i = 0; i < v.n_scores; i++) put_f32(&b, 0);
+    put_key(&b, "tokenizer.ggml.bos_token_id", PL_RAW_U32), put_u32(&b, v.bos);
+    write_file("a.gguf", b.p, (size_t)b.n);
+    bytes_free(&b);
+    ck_assert_msg(open_ckpt(in_dir("a.gguf")) == PL_OK, "%s", err.msg);
+    const int rc = pl_tok_open_ckpt(tok, c, &err);
+    pl_ckpt_close(c);
+    return rc;
+}
+
+START_TEST(tokenizer)
+{
+    pl_tok *t = NULL;
+    pl_ids ids = {0};
+    ck_assert_msg(open_vocab(&t, (vocab){3, 1, 3, 1}) == PL_OK, "%s", err.msg);
+    ck_assert_int_eq(pl_tok_bos(t), 1);
+    ck_assert_int_eq(pl_tok_encode(t, &ids, "abba", 4, 0, &err), PL_OK);
+    ck_assert(ids.n == 3 && ids.id[0] == 2 && ids.id[1] == 1 && ids.id[2] == 0);
+    free(ids.id);
+    pl_tok_close(t);
+    ck_assert_int_eq(open_vocab(&t, (vocab){3, 1, 3, UINT32_MAX}), PL_OK); /* how some writers say: none */
+    ck_assert_int_eq(pl_tok_bos(t), -1);
+    pl_tok_close(t);
+
+    static const struct {
+        vocab v;
+        const char *text;
+    } bad[] = {{{2, 1, 3, 1}, "token_type: 2 elements, want one a token: 3"},
+               {{3, 7, 3, 1}, "token_type: 7 for token 0"},
+               {{3, 0, 3, 1}, "token_type: 0"},
+               {{3, 1, 4, 1}, "scores: 4 elements"},
+               {{3, 1, 3, 3}, "bos_token_id: 3 of 3"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const int rc = open_vocab(&t, bad[i].v);
+        ck_assert_msg(rc == PL_EFORMAT && strstr(err.msg, bad[i].text), "%d %s", rc, err.msg);
+    }
+
+    bytes b = {0};
+    put_head(&b, 3, 0, 0);
+    write_file("a.gguf", b.p, (size_t)b.n);
+    bytes_free(&b);
+    ck_assert_int_eq(open_ckpt(in_dir("a.gguf")), PL_OK);
+    ck_assert_int_eq(pl_tok_open_ckpt(&t, c, &err), PL_ENAME);
+    pl_ckpt_close(c);
+
+    ck_assert_int_eq(open_ckpt(PL_SOURCE_DIR "/tests/data/tiny-llama"), PL_OK);
+    ck_assert_msg(pl_tok_open_ckpt(&t, c, &err) == PL_OK, "%s", err.msg);
+    ck_assert_int_eq(pl_tok_size(t), 1024);
+    pl_tok_close(t);
+    pl_ckpt_close(c);
+}
+END_TEST
+
 /* Opens a checkpoint, if it is there, and counts its tensors by format; all values must be finite. */
 static void real(const char *file, int32_t n_tensors, const char *formats)
 {
@@ -325,6 +397,7 @@ int main(void)
     tcase_add_test(t, shards);
     tcase_add_test(t, paths);
     tcase_add_test(t, gguf_file);
+    tcase_add_test(t, tokenizer);
     tcase_set_timeout(real_case, 120);
     tcase_add_test(real_case, real_files);
     SRunner *r = srunner_create(s);

@@ -79,3 +79,54 @@ write("config_json", "llama", '{"architectures":["LlamaForCausalLM"],"hidden_siz
 write("config_json", "nested", '{"a":{"b":[{"c":[1,"x",null,[true,false],[]]},{"d":{}}]},"e":["",""],"n":-9223372036854775808,"u":"\\u00e9\\ud83d\\ude00"}')
 write("config_json", "same", '{"a.b":1,"a":{"b":2}}')
 write("config_json", "deep", ('{"a":'):rep(34) .. "1" .. ("}"):rep(34))
+
+-- tokenizer.json: the parts of the published pipelines over a vocabulary of a few tokens
+local function tokenizer(o)
+  local parts = { '"model":{"type":"BPE"' .. (o.model or "") .. ',"vocab":{' .. o.vocab .. '},"merges":[' .. (o.merges or "") .. "]}" }
+  for _, name in ipairs { "normalizer", "pre_tokenizer", "decoder", "post_processor", "added_tokens" } do
+    parts[#parts + 1] = o[name] and ('"%s":%s'):format(name, o[name])
+  end
+  return "{" .. table.concat(parts, ",") .. "}" .. (o.config and "\0" .. o.config or "")
+end
+local bytes_vocab = '"a":0,"b":1,"\196\160":2,"\195\131":3,"ab":4,"\196\160a":5,"<unk>":6,"1":7'
+local byte_level = '{"type":"ByteLevel","add_prefix_space":false,"use_regex":true}'
+local function split(pattern, behavior, invert)
+  return ('{"type":"Split","pattern":{"Regex":"%s"},"behavior":"%s","invert":%s}'):format(pattern, behavior, invert and "true" or "false")
+end
+local added = '[{"id":8,"content":"<s>","special":true,"normalized":false,"lstrip":false,"rstrip":false,"single_word":false},'
+  .. '{"id":9,"content":"</s>","special":true,"lstrip":true,"rstrip":true},{"id":10,"content":"Hi","special":false,"normalized":true,"single_word":true}]'
+local template = '{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}},'
+  .. '{"SpecialToken":{"id":"</s>","type_id":0}}],"special_tokens":{"<s>":{"id":"<s>","ids":[8]},"</s>":{"id":"</s>","ids":[9]}}}'
+local patterns = {
+  llama3 = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+",
+  han = "[\\\\p{Han}&&[^a-z]]+|[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]*[\\\\p{Ll}]+|\\\\p{N}{1,3}|\\\\s+",
+  deepseek = "[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\\\r\\\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+| ?[\\\\p{P}\\\\p{S}]+[\\\\r\\\\n]*|\\\\s+",
+}
+for name, pattern in pairs(patterns) do
+  write("tokenizer_json", name, tokenizer { vocab = bytes_vocab, merges = '"a b","\196\160 a"', added_tokens = added, post_processor = template,
+    model = ',"ignore_merges":true', normalizer = '{"type":"Sequence","normalizers":[{"type":"NFC"}]}', decoder = byte_level,
+    pre_tokenizer = '{"type":"Sequence","pretokenizers":[' .. split(pattern, "Isolated") .. ',{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}' })
+end
+local spm_vocab = '"<unk>":0,"\226\150\129":1,"a":2,"b":3,"ab":4,"\226\150\129a":5,"<0x0A>":6,"<0xC3>":7'
+write("tokenizer_json", "spm", tokenizer { vocab = spm_vocab, merges = '["a","b"],["\226\150\129","a"]', added_tokens = added,
+  model = ',"byte_fallback":true,"fuse_unk":true,"unk_token":"<unk>","dropout":null',
+  normalizer = '{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\226\150\129"},{"type":"Replace","pattern":{"String":" "},"content":"\226\150\129"}]}',
+  decoder = '{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"\226\150\129"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}',
+  post_processor = '{"type":"RobertaProcessing","cls":["<s>",8],"sep":["</s>",9]}' })
+write("tokenizer_json", "metaspace", tokenizer { vocab = spm_vocab, added_tokens = added,
+  pre_tokenizer = '{"type":"Metaspace","replacement":"\226\150\129","prepend_scheme":"first","split":true}',
+  decoder = '{"type":"Metaspace","replacement":"\226\150\129","add_prefix_space":true}' })
+for i, kind in ipairs { "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "Strip", "ByteLevel" } do
+  write("tokenizer_json", "normal-" .. kind:lower(), tokenizer { vocab = bytes_vocab, normalizer = ('{"type":"%s"}'):format(kind), added_tokens = i % 2 == 0 and added or nil })
+end
+local pres = { digits = '{"type":"Digits","individual_digits":true}', punctuation = '{"type":"Punctuation"}', whitespace = '{"type":"Whitespace"}',
+  spaces = '{"type":"WhitespaceSplit"}', bert = '{"type":"BertPreTokenizer"}', char = '{"type":"CharDelimiterSplit","delimiter":"b"}',
+  fixed = '{"type":"FixedLength","length":3}', bytes = '{"type":"ByteLevel"}', removed = split("\\\\s", "Removed"), previous = split("b", "MergedWithPrevious"),
+  next = split("b", "MergedWithNext"), contiguous = split("[a-z]", "Contiguous", true) }
+for name, pre in pairs(pres) do
+  write("tokenizer_json", "pre-" .. name, tokenizer { vocab = bytes_vocab, merges = '"a b"', pre_tokenizer = pre, added_tokens = added })
+end
+write("tokenizer_json", "config", tokenizer { vocab = bytes_vocab, pre_tokenizer = byte_level,
+  config = '{"add_bos_token":true,"add_eos_token":true,"bos_token":"<s>","eos_token":{"content":"</s>"},"model_max_length":1000000000000000019884624838656,'
+    .. '"added_tokens_decoder":{"8":{"content":"<s>","special":true},"9":{"content":"</s>","normalized":true,"rstrip":true}}}' })
+write("tokenizer_json", "tiktoken", "YQ== 0\nYg== 1\nYWI= 2\nIA== 3\n4pY= 4\n\0" .. '{"added_tokens_decoder":{"5":{"content":"[BOS]","special":true}},"bos_token":"[BOS]"}')
