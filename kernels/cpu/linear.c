@@ -82,7 +82,6 @@ static int plain(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor
     plain_job j = {w, xs, sum, b ? b->data : NULL, y->data, m, units, y->stride[0]};
     pl_parallel(s, n, 4, plain_rows, &j);
     pl_scratch_release(s, mark);
-    s->path_count[PL_PATH_PORTABLE]++;
     return PL_OK;
 }
 
@@ -125,11 +124,13 @@ static int fast(pl_stream *s, const pl_linear_path *path, pl_tensor *y, const pl
     j.p = (pl_product){.w = w->data, .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k), .dtype = w->dtype, .act = act,
                        .m = m, .n = n, .k = k, .units = units, .src = x->data, .src_ld = x->stride[0],
                        .bias = b ? b->data : NULL, .y = y->data, .ldy = y->stride[0]};
-    j.p.x = pl_scratch(s, m * units * UNIT * 4, err);
-    j.p.sum = j.p.x ? pl_scratch(s, m * units * 4, err) : NULL;
-    if (!j.p.sum) goto no_memory;
     j.group = m <= path->few_tokens ? path->few_group : path->many_group;
-    pl_parallel(s, (m + j.group - 1) / j.group, 8, fast_prepare, &j);
+    const int64_t groups = (m + j.group - 1) / j.group, room = groups * j.group * units;
+    if (path->tiles) j.p.xb = pl_scratch(s, room * UNIT * 2, err);
+    else j.p.x = pl_scratch(s, room * UNIT * 4, err);
+    j.p.sum = j.p.x || j.p.xb ? pl_scratch(s, room * 4, err) : NULL;
+    if (!j.p.sum) goto no_memory;
+    pl_parallel(s, groups, 8, fast_prepare, &j);
     if (m <= path->few_tokens) {
         pl_parallel(s, blocks, 1, fast_few, &j);
     } else {
@@ -147,6 +148,29 @@ done:
     return rc;
 }
 
+/* The path that runs a product: tiles need bf16 on both sides. */
+static const pl_linear_path *path_of(const pl_stream *s, int32_t dtype, int act, int64_t m, int32_t *path)
+{
+    *path = s->path;
+#ifdef PL_X86
+    const bool exact_bf16 = act == PL_ACT_BF16 && dtype != PL_F16 && dtype != PL_F32;
+    if (*path == PL_PATH_SOFT_AMX && !exact_bf16) *path = PL_PATH_AVX2;
+    if (*path == PL_PATH_AMX && (!exact_bf16 || (m == 1 && pl_has_scale(dtype)))) *path = PL_PATH_AVX512;
+    switch (*path) {
+    case PL_PATH_AVX2: return &pl_linear_avx2;
+    case PL_PATH_AVX512: return &pl_linear_avx512;
+    case PL_PATH_AMX: return &pl_linear_amx;
+    case PL_PATH_SOFT_AMX: return &pl_linear_soft_amx;
+    default: break;
+    }
+#else
+    (void)dtype;
+    (void)act;
+    (void)m;
+#endif
+    return NULL;
+}
+
 int pl_cpu_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
                   pl_err *err)
 {
@@ -154,12 +178,9 @@ int pl_cpu_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tenso
     if (!pl_layout_of(w->dtype))
         return pl_fail(err, PL_EDTYPE, "linear: w is %s, want a format of weights", pl_dtype_name(w->dtype));
     if (x->dim[0] == 0) return PL_OK;
-#ifdef PL_X86
-    if (w->layout == PL_PACKED && s->path == PL_PATH_AVX2) {
-        PL_TRY(fast(s, &pl_linear_avx2, y, x, w, b, act, err));
-        s->path_count[PL_PATH_AVX2]++;
-        return PL_OK;
-    }
-#endif
-    return plain(s, y, x, w, b, act, err);
+    int32_t ran = PL_PATH_PORTABLE;
+    const pl_linear_path *path = w->layout == PL_PACKED ? path_of(s, w->dtype, act, x->dim[0], &ran) : NULL;
+    PL_TRY(path ? fast(s, path, y, x, w, b, act, err) : plain(s, y, x, w, b, act, err));
+    s->path_count[ran]++;
+    return PL_OK;
 }

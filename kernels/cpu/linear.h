@@ -80,9 +80,10 @@ typedef struct pl_linear_path {
     int64_t few_tokens; /* up to so many: few */
     int64_t few_group, many_group;
     int64_t many_tokens, many_blocks, scratch_floats; /* of a part; tokens: a multiple of the group */
+    bool tiles;              /* x goes to xb, whole groups */
 } pl_linear_path;
 #ifdef PL_X86
-extern const pl_linear_path pl_linear_avx2;
+extern const pl_linear_path pl_linear_avx2, pl_linear_avx512, pl_linear_amx, pl_linear_soft_amx;
 #endif
 
 /* |x| below this is 0 in every product: paths may scale x by powers of two without leaving the normal range. */

@@ -31,6 +31,7 @@ PL_INLINE V v_drop_tiny(V a, float limit)
 }
 
 PL_INLINE I i_load(const void *p) { return _mm256_loadu_si256(p); }
+PL_INLINE void i_store(void *p, I a) { _mm256_storeu_si256(p, a); }
 PL_INLINE I i_set(int32_t x) { return _mm256_set1_epi32(x); }
 PL_INLINE I i_and(I a, I b) { return _mm256_and_si256(a, b); }
 PL_INLINE I i_or(I a, I b) { return _mm256_or_si256(a, b); }

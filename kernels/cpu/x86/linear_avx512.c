@@ -1,0 +1,6 @@
+/* linear_avx512.c: the product on AVX-512. */
+#include "vec16.h"
+#define PL_TILE_T 8 /* tokens of a tile: 16 accumulators */
+#include "linear_body.h"
+
+const pl_linear_path pl_linear_avx512 = PATH_OF_BODY;

@@ -1,0 +1,134 @@
+#ifndef PL_LINEAR_DECODE_H
+#define PL_LINEAR_DECODE_H
+/* From packed weights to floats, LANES rows at a time; include vec8.h or vec16.h before.
+ *
+ * Codes become floats without being shifted into place: a code at bit s of a dword is masked and converted as
+ * code * 2^s, and x of that k is stored as x * 2^-s. Both are exact, so the product is the same number. */
+#include "linear.h"
+
+enum { VECS = ROWS / LANES };
+
+/* Power of two that x of place k in a unit is divided by. */
+PL_INLINE int x_shift(const int dtype, int k)
+{
+    if (dtype == PL_Q8_0) return 24;
+    return dtype >= PL_Q4_0 ? (k & 2) * 4 + (k & 4) : 0;
+}
+
+/* Row offset, k-th pair i (0..15) of a unit: LANES rows from row h * LANES on. */
+PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, const int i, const int h, V *even, V *odd)
+{
+    const int s = (i & 1) * 8 + (i & 2) * 2;
+    switch (dtype) {
+    case PL_F32:
+        *even = v_load((const float *)(const void *)(code + i * 128) + h * LANES);
+        *odd = v_load((const float *)(const void *)(code + i * 128 + 64) + h * LANES);
+        return;
+    case PL_F16:
+        *even = v_of_half(code + i * 64 + h * LANES * 2);
+        *odd = v_of_half(code + i * 64 + 32 + h * LANES * 2);
+        return;
+    case PL_BF16: {
+        const I v = i_load(code + i * 64 + h * LANES * 4);
+        *even = v_cast(i_sll(v, 16));
+        *odd = v_cast(i_and(v, i_set((int32_t)0xffff0000)));
+        return;
+    }
+    case PL_F8: {
+        V v[4];
+        v_of_f8(code + i / 2 * 64 + h * LANES * 4, v);
+        *even = v[i % 2 * 2];
+        *odd = v[i % 2 * 2 + 1];
+        return;
+    }
+    case PL_Q8_0: { /* signed bytes at the top of a dword */
+        const I v = i_load(code + i / 2 * 64 + h * LANES * 4), top = i_set((int32_t)0xff000000);
+        *even = v_of_int(i % 2 ? i_and(i_sll(v, 8), top) : i_sll(v, 24));
+        *odd = v_of_int(i_and(i % 2 ? v : i_sll(v, 16), top));
+        return;
+    }
+    default: break;
+    }
+    const I v = i_load(code + i / 4 * 64 + h * LANES * 4), u = i_srl(v, 16), mask = i_set(15 << s);
+    I e = i_and(v, mask), o = i_and(u, mask);
+    if (dtype == PL_Q5_0 || dtype == PL_Q5_1 || dtype == PL_Q5_K) {
+        const I b = i_load(high + h * LANES * 4), bit = i_set(16 << s);
+        e = i_or(e, i_and(i_sll(b, 4 - i / 4), bit));
+        o = i_or(o, i_and(i_srl(b, 12 + i / 4), bit));
+    }
+    if (dtype == PL_Q6_K) {
+        const I b = i_load(high + i / 8 * 64 + h * LANES * 4), bits = i_set(48 << s);
+        e = i_or(e, i_and(i_sll(b, 4 - i / 4 % 2 * 2), bits));
+        o = i_or(o, i_and(i_srl(b, 12 + i / 4 % 2 * 2), bits));
+    }
+    const int offset = dtype == PL_Q4_0 ? 8 : dtype == PL_Q5_0 ? 16 : dtype == PL_Q6_K ? 32 : 0;
+    if (offset) { /* as the low bits of 2^23 + code * 2^s */
+        const I magic = i_set(0x4b000000);
+        const V zero = v_set(8388608.0f + (float)(offset << s));
+        *even = v_sub(v_cast(i_or(e, magic)), zero);
+        *odd = v_sub(v_cast(i_or(o, magic)), zero);
+    } else {
+        *even = v_of_int(e);
+        *odd = v_of_int(o);
+    }
+}
+
+/* Scale of the first (half 0) or last 16 k of a unit, and its minimum, for LANES rows. */
+PL_INLINE V scale_of(const int dtype, const uint8_t *block, int in, int half, int h)
+{
+    const pl_layout *l = &pl_layout_table[dtype];
+    if (l->d < 0) return v_set(1);
+    const V d = v_of_half(block + l->d + in * l->d_step + h * LANES * 2);
+    if (l->sc < 0) return d;
+    const uint8_t *sc = block + l->sc + in * l->sc_step + h * LANES;
+    return v_mul(d, dtype == PL_Q6_K ? v_of_s8(sc + half * 16) : v_of_u8(sc));
+}
+PL_INLINE V min_of(const int dtype, const uint8_t *block, int in, int h)
+{
+    const pl_layout *l = &pl_layout_table[dtype];
+    const V m = v_of_half(block + l->m + in * l->m_step + h * LANES * 2);
+    return l->mn < 0 ? m : v_mul(m, v_of_u8(block + l->mn + in * l->sc_step + h * LANES));
+}
+
+/* Unit u of a token of x: rounded, summed if the format has minima, divided by the powers of two of its places. */
+PL_INLINE void round_unit(const pl_product *p, int64_t t, int64_t u, float v[UNIT], float *sum)
+{
+    const float *src = p->src + t * p->src_ld + u * UNIT;
+    if ((u + 1) * UNIT > p->k) {
+        memset(v, 0, UNIT * 4);
+        memcpy(v, src, (size_t)(p->k - u * UNIT) * 4);
+    } else {
+        memcpy(v, src, UNIT * 4);
+    }
+    PL_UNROLL for (int k = 0; k < UNIT; k += LANES) {
+        V a = v_load(v + k);
+        if (p->act == PL_ACT_BF16) a = v_round_bf16(a);
+        v_store(v + k, v_drop_tiny(a, PL_TINY_X));
+    }
+    *sum = 0;
+    if (pl_has_minimum(p->dtype)) {
+        float e = 0, o = 0;
+        PL_UNROLL for (int k = 0; k < UNIT; k += 2) {
+            e += v[k];
+            o += v[k + 1];
+        }
+        *sum = e + o;
+    }
+    if (pl_has_scale(p->dtype))
+        for (int k = 0; k < UNIT; k++) v[k] *= pl_bits_f32((uint32_t)(127 - x_shift(p->dtype, k)) << 23);
+}
+
+/* Rows n0..n0+15 of token t of y: acc, plus the bias. */
+PL_INLINE void put_y(const pl_product *p, int64_t t, int64_t n0, const V acc[VECS])
+{
+    float *y = p->y + t * p->ldy + n0;
+    if (n0 + ROWS <= p->n) {
+        PL_UNROLL for (int h = 0; h < VECS; h++)
+            v_store(y + h * LANES, p->bias ? v_add(acc[h], v_load(p->bias + n0 + h * LANES)) : acc[h]);
+        return;
+    }
+    float row[ROWS];
+    PL_UNROLL for (int h = 0; h < VECS; h++) v_store(row + h * LANES, acc[h]);
+    for (int64_t i = 0; i < p->n - n0; i++) y[i] = p->bias ? row[i] + p->bias[n0 + i] : row[i];
+}
+#endif

@@ -1,0 +1,59 @@
+#ifndef PL_VEC16_H
+#define PL_VEC16_H
+/* Vectors of 16 floats or 32-bit integers: AVX-512 F, BW, DQ and VL. The names of vec8.h. */
+#include "cpu.h"
+#include <immintrin.h>
+
+enum { LANES = 16 };
+typedef __m512 V;
+typedef __m512i I;
+
+PL_INLINE V v_zero(void) { return _mm512_setzero_ps(); }
+PL_INLINE V v_set(float x) { return _mm512_set1_ps(x); }
+PL_INLINE V v_load(const float *p) { return _mm512_loadu_ps(p); }
+PL_INLINE void v_store(float *p, V a) { _mm512_storeu_ps(p, a); }
+PL_INLINE V v_add(V a, V b) { return _mm512_add_ps(a, b); }
+PL_INLINE V v_sub(V a, V b) { return _mm512_sub_ps(a, b); }
+PL_INLINE V v_mul(V a, V b) { return _mm512_mul_ps(a, b); }
+PL_INLINE V v_fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
+PL_INLINE V v_of_int(I a) { return _mm512_cvtepi32_ps(a); }
+PL_INLINE V v_cast(I a) { return _mm512_castsi512_ps(a); }
+PL_INLINE V v_of_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+PL_INLINE V v_of_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
+PL_INLINE V v_of_s8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
+#define V_KEEP(v) __asm__("" : "+v"(v))
+PL_INLINE V v_drop_tiny(V a, float limit)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(a), _mm512_set1_ps(limit), _CMP_NLT_UQ), a);
+}
+
+PL_INLINE I i_load(const void *p) { return _mm512_loadu_si512(p); }
+PL_INLINE void i_store(void *p, I a) { _mm512_storeu_si512(p, a); }
+PL_INLINE I i_set(int32_t x) { return _mm512_set1_epi32(x); }
+PL_INLINE I i_and(I a, I b) { return _mm512_and_si512(a, b); }
+PL_INLINE I i_or(I a, I b) { return _mm512_or_si512(a, b); }
+PL_INLINE I i_add(I a, I b) { return _mm512_add_epi32(a, b); }
+PL_INLINE I i_srl(I a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
+PL_INLINE I i_sll(I a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+PL_INLINE I i_cast(V a) { return _mm512_castps_si512(a); }
+
+PL_INLINE V v_round_bf16(V a)
+{
+    const I u = i_cast(a), odd = i_and(i_srl(u, 16), i_set(1)), top = i_set((int32_t)0xffff0000);
+    const V r = v_cast(i_and(i_add(i_add(u, i_set(0x7fff)), odd), top));
+    return _mm512_mask_mov_ps(r, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+
+PL_INLINE void v_of_f8(const void *p, V v[4])
+{
+    const I odd = i_load(p), even = _mm512_slli_epi16(odd, 8), mask = _mm512_set1_epi16((int16_t)0xbf80);
+    const I order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const I he = _mm512_permutexvar_epi64(order, i_and(_mm512_srai_epi16(even, 1), mask));
+    const I ho = _mm512_permutexvar_epi64(order, i_and(_mm512_srai_epi16(odd, 1), mask));
+    const V up = v_set(0x1p8f);
+    v[0] = v_mul(_mm512_cvtph_ps(_mm512_castsi512_si256(he)), up);
+    v[1] = v_mul(_mm512_cvtph_ps(_mm512_castsi512_si256(ho)), up);
+    v[2] = v_mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(he, 1)), up);
+    v[3] = v_mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(ho, 1)), up);
+}
+#endif
