@@ -31,12 +31,12 @@ static const pl_attend_ops *ops_of(const pl_stream *s)
 typedef struct call {
     pl_attend_job job;
     const pl_attend_ops *ops;
-    int64_t queries;              /* per block */
-    int64_t *first;               /* [n_spans + 1] number of the first block of each span */
+    int64_t queries; /* per block */
+    int64_t *first;  /* [n_spans + 1] number of the first block of each span */
     int64_t part_floats, work_floats;
-    float *work;                  /* [n_threads][work_floats] */
-    float *part, *sum;            /* whole blocks: [n_threads] of each; else [n_blocks][wave] and [n_blocks] */
-    int64_t wave, wave_at;        /* chunks of a block in a wave; the first of this one */
+    float *work;           /* [n_threads][work_floats] */
+    float *part, *sum;     /* whole blocks: [n_threads] of each; else [n_blocks][wave] and [n_blocks] */
+    int64_t wave, wave_at; /* chunks of a block in a wave; the first of this one */
 } call;
 
 static int64_t blocks_of(const call *c, const pl_kv_span *span)
@@ -51,8 +51,10 @@ static pl_attend_block block_at(const call *c, int64_t i)
     int32_t lo = 0, hi = kv->n_spans;
     while (hi - lo > 1) {
         const int32_t mid = (lo + hi) / 2;
-        if (c->first[mid] <= i) lo = mid;
-        else hi = mid;
+        if (c->first[mid] <= i)
+            lo = mid;
+        else
+            hi = mid;
     }
     const pl_kv_span *span = &kv->span[lo];
     i -= c->first[lo];
@@ -161,7 +163,8 @@ int pl_cpu_attend(pl_stream *s, pl_tensor *y, const pl_tensor *q, pl_kv *kv, int
     c.sum = c.work ? pl_scratch(s, sums * c.part_floats * 4, err) : NULL;
     c.part = c.sum ? pl_scratch(s, sums * c.wave * c.part_floats * 4, err) : NULL;
     if (!c.part) goto done;
-    if (!spread) pl_parallel(s, n_blocks, 1, whole_blocks, &c);
+    if (!spread)
+        pl_parallel(s, n_blocks, 1, whole_blocks, &c);
     else
         for (; c.wave_at < most_chunks; c.wave_at += c.wave) {
             pl_parallel(s, n_blocks * c.wave, 1, some_chunks, &c);

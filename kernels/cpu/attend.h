@@ -23,8 +23,8 @@ enum { PL_ATTEND_CHUNK = 1024 };
 /* One op call: what does not depend on the work item. */
 typedef struct pl_attend_job {
     const pl_kv *kv;
-    const pl_tensor *q; /* [T,H,D] */
-    pl_tensor *y;       /* [T,H,V] */
+    const pl_tensor *q;   /* [T,H,D] */
+    pl_tensor *y;         /* [T,H,V] */
     int32_t layer, group; /* group: query heads per key head */
     int32_t window;
     float scale;

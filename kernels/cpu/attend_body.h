@@ -8,8 +8,8 @@
 #include "maths.h"
 
 enum {
-    ROWS = 6,                                /* rows that go through a panel together */
-    STEP = 32,                               /* terms of a step */
+    ROWS = 6,                                 /* rows that go through a panel together */
+    STEP = 32,                                /* terms of a step */
     SCORE_STRIDE = PL_ATTEND_CHUNK + PL_LANES /* not a power of two: rows must not share cache sets */
 };
 
@@ -34,8 +34,7 @@ PL_INLINE void scores_of(int rows, const float *q, int64_t dim, const float *key
 {
     vf acc[ROWS];
     PL_UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_set(0);
-    for (int64_t d = 0; d < dim; d += STEP)
-        chains(rows, pl_min(STEP, dim - d), q + d, dim, keys + d * PL_LANES, acc);
+    for (int64_t d = 0; d < dim; d += STEP) chains(rows, pl_min(STEP, dim - d), q + d, dim, keys + d * PL_LANES, acc);
     PL_UNROLL for (int r = 0; r < rows; r++) vf_store(out + r * SCORE_STRIDE, acc[r]);
 }
 
@@ -48,15 +47,17 @@ PL_INLINE void values_of(int rows, int64_t n, const float *p, const float *value
     PL_UNROLL for (int r = 0; r < rows; r++) vf_store(out + r * out_stride, acc[r]);
 }
 
+/* clang-format off */
 #define FOR_ROWS(f, ...) /* f with its first argument a constant */ \
-    switch (rows) {                                                \
-    case 1: f(1, __VA_ARGS__); break;                              \
-    case 2: f(2, __VA_ARGS__); break;                              \
-    case 3: f(3, __VA_ARGS__); break;                              \
-    case 4: f(4, __VA_ARGS__); break;                              \
-    case 5: f(5, __VA_ARGS__); break;                              \
-    default: f(6, __VA_ARGS__); break;                             \
+    switch (rows) {                                                 \
+    case 1: f(1, __VA_ARGS__); break;                               \
+    case 2: f(2, __VA_ARGS__); break;                               \
+    case 3: f(3, __VA_ARGS__); break;                               \
+    case 4: f(4, __VA_ARGS__); break;                               \
+    case 5: f(5, __VA_ARGS__); break;                               \
+    default: f(6, __VA_ARGS__); break;                              \
     }
+/* clang-format on */
 _Static_assert(ROWS == 6, "FOR_ROWS lists the cases");
 
 static void scores(int rows, const float *q, int64_t dim, const float *keys, float *out)
@@ -75,17 +76,20 @@ PL_INLINE void transpose8(const uint8_t *row, int64_t stride, __m256i *out)
 {
     __m256i r[8], t[8];
     PL_UNROLL for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_si256((const __m256i *)(row + i * stride));
-    PL_UNROLL for (int i = 0; i < 8; i += 2) {
+    PL_UNROLL for (int i = 0; i < 8; i += 2)
+    {
         t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
         t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
     }
-    PL_UNROLL for (int i = 0; i < 8; i += 4) {
+    PL_UNROLL for (int i = 0; i < 8; i += 4)
+    {
         r[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
         r[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
         r[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
         r[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
     }
-    PL_UNROLL for (int i = 0; i < 4; i++) {
+    PL_UNROLL for (int i = 0; i < 4; i++)
+    {
         out[i] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x20);
         out[i + 4] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x31);
     }
@@ -100,7 +104,8 @@ PL_INLINE int64_t turn_keys(float *panel, const uint8_t *row, int64_t stride, in
             __m256i c[8];
             float *to = panel + d * PL_LANES + half * 8;
             transpose8(row + d * (bf16 ? 2 : 4) + half * 8 * stride, stride, c);
-            PL_UNROLL for (int i = 0; i < 8; i++) {
+            PL_UNROLL for (int i = 0; i < 8; i++)
+            {
                 if (!bf16) {
                     _mm256_storeu_si256((__m256i *)(to + i * PL_LANES), c[i]);
                     continue;
@@ -230,8 +235,8 @@ static void load_queries(const pl_attend_job *j, const pl_attend_block *b, float
     const int64_t dim = j->kv->o.key_dim;
     for (int64_t i = 0; i < b->n; i++)
         for (int64_t h = 0; h < j->group; h++, q += dim) {
-            const float *x = (const float *)j->q->data + (b->row + i) * j->q->stride[0] +
-                             (b->head * j->group + h) * j->q->stride[1];
+            const float *x =
+                (const float *)j->q->data + (b->row + i) * j->q->stride[0] + (b->head * j->group + h) * j->q->stride[1];
             for (int64_t d = 0; d < dim; d += PL_LANES) {
                 const int64_t n = pl_min(PL_LANES, dim - d);
                 const vf v = vf_load_n(x + d, n);

@@ -9,8 +9,10 @@ typedef struct call {
 static void copy_row(const call *c, char *y, const char *x, int64_t n)
 {
     const int32_t to = c->y->dtype, from = c->x->dtype;
-    if (to == from) memcpy(y, x, (size_t)pl_dtype_row_bytes(to, n));
-    else if (to == PL_F32) pl_row_to_f32(from, (float *)y, x, n);
+    if (to == from)
+        memcpy(y, x, (size_t)pl_dtype_row_bytes(to, n));
+    else if (to == PL_F32)
+        pl_row_to_f32(from, (float *)y, x, n);
     else if (from != PL_F32) {
         float v[256];
         for (int64_t i = 0; i < n; i += 256) {
@@ -18,8 +20,10 @@ static void copy_row(const call *c, char *y, const char *x, int64_t n)
             pl_row_to_f32(from, v, x + 2 * i, k);
             pl_row_from_f32(to, y + 2 * i, v, k);
         }
-    } else if (to == PL_BF16) c->ops->to_bf16((uint16_t *)y, (const float *)x, n);
-    else pl_row_from_f32(to, y, (const float *)x, n);
+    } else if (to == PL_BF16)
+        c->ops->to_bf16((uint16_t *)y, (const float *)x, n);
+    else
+        pl_row_from_f32(to, y, (const float *)x, n);
 }
 
 static void part(void *arg, int64_t from, int64_t to, int thread)

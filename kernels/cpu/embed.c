@@ -16,8 +16,10 @@ static void part(void *arg, int64_t from, int64_t to, int thread)
     for (int64_t t = from; t < to; t++) {
         float *y = pl_row_f32(c->y, t);
         const int32_t id = pl_i32_at(c->ids, t);
-        if (w->layout == PL_PACKED) pl_packed_row_to_f32(w, id, y);
-        else pl_row_to_f32(w->dtype, y, (const char *)w->data + pl_dtype_row_bytes(w->dtype, id * w->stride[0]), n);
+        if (w->layout == PL_PACKED)
+            pl_packed_row_to_f32(w, id, y);
+        else
+            pl_row_to_f32(w->dtype, y, (const char *)w->data + pl_dtype_row_bytes(w->dtype, id * w->stride[0]), n);
         if (c->scale != 1) c->ops->scale(y, y, c->scale, n);
     }
 }

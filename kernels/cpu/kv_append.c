@@ -14,8 +14,10 @@ static void put(const call *c, uint8_t *to, const pl_tensor *x, int64_t t)
     const int64_t n = x->dim[2];
     for (int64_t h = 0; h < x->dim[1]; h++) {
         const float *row = (const float *)x->data + t * x->stride[0] + h * x->stride[1];
-        if (c->kv->o.dtype == PL_BF16) c->ops->to_bf16((uint16_t *)to + h * n, row, n);
-        else memcpy((float *)to + h * n, row, sizeof *row * (size_t)n);
+        if (c->kv->o.dtype == PL_BF16)
+            c->ops->to_bf16((uint16_t *)to + h * n, row, n);
+        else
+            memcpy((float *)to + h * n, row, sizeof *row * (size_t)n);
     }
 }
 
@@ -40,7 +42,8 @@ int pl_cpu_kv_append(pl_stream *s, pl_kv *kv, int layer, const pl_tensor *k, con
     if (layer < 0 || layer >= kv->o.layers)
         return pl_fail(err, PL_EARG, "kv_append: layer %d, want 0 to %d", layer, kv->o.layers - 1);
     if (k->dim[1] != kv->o.heads || k->dim[2] != kv->o.key_dim || v->dim[2] != kv->o.value_dim)
-        return pl_fail(err, PL_ESHAPE, "kv_append: %lld heads of %lld (k) and %lld (v), want the cache's %d of %d and %d",
+        return pl_fail(err, PL_ESHAPE,
+                       "kv_append: %lld heads of %lld (k) and %lld (v), want the cache's %d of %d and %d",
                        (long long)k->dim[1], (long long)k->dim[2], (long long)v->dim[2], kv->o.heads, kv->o.key_dim,
                        kv->o.value_dim);
     if (k->dim[0] != kv->n_tokens)

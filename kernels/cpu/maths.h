@@ -32,10 +32,7 @@ PL_INLINE float pl_exp1(float x)
 }
 
 /* x / (1 + exp(-x)): for a very negative x the exponential is infinite and the result -0. */
-PL_INLINE vf pl_vsilu(vf x)
-{
-    return vf_div(x, vf_add(vf_set(1), pl_vexp(vf_sub(vf_set(0), x))));
-}
+PL_INLINE vf pl_vsilu(vf x) { return vf_div(x, vf_add(vf_set(1), pl_vexp(vf_sub(vf_set(0), x)))); }
 
 /* gelu by the tanh approximation, as x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the same function, and no
  * cancellation where tanh is near -1. */

@@ -34,7 +34,8 @@ int pl_cpu_rope(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor 
     PL_TRY(pl_want("rope", "pos", pos, PL_I32, err));
     PL_TRY(pl_want_list("rope", "freq", freq, PL_F32, err));
     PL_TRY(pl_want("rope", "y", y, PL_F32, err));
-    if (pairs != 0 && pairs != 1) return pl_fail(err, PL_EARG, "rope: pairs %d, want 0 (halves) or 1 (neighbours)", pairs);
+    if (pairs != 0 && pairs != 1)
+        return pl_fail(err, PL_EARG, "rope: pairs %d, want 0 (halves) or 1 (neighbours)", pairs);
     const int64_t p = freq->dim[0];
     if (2 * p > x->dim[2])
         return pl_fail(err, PL_ESHAPE, "rope: %lld frequencies turn %lld dims, but x has %lld", (long long)p,

@@ -6,8 +6,10 @@
 PL_INLINE vf get(const float *p, int64_t left) { return left < PL_LANES ? vf_load_n(p, left) : vf_load(p); }
 PL_INLINE void put(float *p, vf a, int64_t left)
 {
-    if (left < PL_LANES) vf_store_n(p, a, left);
-    else vf_store(p, a);
+    if (left < PL_LANES)
+        vf_store_n(p, a, left);
+    else
+        vf_store(p, a);
 }
 
 static void row_add(float *y, const float *a, const float *b, int64_t n)
@@ -27,12 +29,14 @@ static void row_rms_norm(float *y, const float *x, const float *w, float eps, in
     vf sum[4] = {vf_set(0), vf_set(0), vf_set(0), vf_set(0)};
     const int64_t whole = n / (4 * PL_LANES) * (4 * PL_LANES);
     for (int64_t i = 0; i < whole; i += 4 * PL_LANES) {
-        PL_UNROLL for (int c = 0; c < 4; c++) {
+        PL_UNROLL for (int c = 0; c < 4; c++)
+        {
             const vf v = vf_load(x + i + c * PL_LANES);
             sum[c] = vf_fma(v, v, sum[c]);
         }
     }
-    PL_UNROLL for (int c = 0; c < 4; c++) {
+    PL_UNROLL for (int c = 0; c < 4; c++)
+    {
         const int64_t at = whole + c * PL_LANES;
         const vf v = at < n ? get(x + at, n - at) : vf_set(0);
         sum[c] = vf_fma(v, v, sum[c]);
@@ -88,10 +92,11 @@ static void row_turn(float *y, const float *x, const float *sine, const float *c
 static void row_to_bf16(uint16_t *y, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i += PL_LANES) {
-        if (n - i < PL_LANES) vf_store_bf16_n(y + i, vf_load_n(x + i, n - i), n - i);
-        else vf_store_bf16(y + i, vf_load(x + i));
+        if (n - i < PL_LANES)
+            vf_store_bf16_n(y + i, vf_load_n(x + i, n - i), n - i);
+        else
+            vf_store_bf16(y + i, vf_load(x + i));
     }
 }
 
-const pl_row_ops ROW_OPS = {row_add,   row_scale, row_rms_norm, row_swiglu,
-                            row_geglu, row_turns, row_turn,     row_to_bf16};
+const pl_row_ops ROW_OPS = {row_add, row_scale, row_rms_norm, row_swiglu, row_geglu, row_turns, row_turn, row_to_bf16};

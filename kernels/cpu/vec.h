@@ -98,10 +98,7 @@ PL_INLINE vf vf_mul(vf x, vf y) { return PL_HALVES(_mm256_mul_ps); }
 PL_INLINE vf vf_div(vf x, vf y) { return PL_HALVES(_mm256_div_ps); }
 PL_INLINE vf vf_max(vf x, vf y) { return PL_HALVES(_mm256_max_ps); }
 #undef PL_HALVES
-PL_INLINE vf vf_fma(vf a, vf b, vf c)
-{
-    return (vf){_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)};
-}
+PL_INLINE vf vf_fma(vf a, vf b, vf c) { return (vf){_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)}; }
 PL_INLINE vf vf_if_less(vf a, vf b, vf x, vf y)
 {
     return (vf){_mm256_blendv_ps(y.a, x.a, _mm256_cmp_ps(a.a, b.a, _CMP_LT_OQ)),
@@ -122,7 +119,8 @@ PL_INLINE __m256 vf_bf16_half(__m256 a)
     const __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     const __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(_mm256_set1_epi32(0x7fff), odd));
     const __m256i q = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-    const __m256 v = _mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(q), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256 v =
+        _mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(q), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
     return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000u)));
 }
 PL_INLINE vf vf_bf16(vf a) { return (vf){vf_bf16_half(a.a), vf_bf16_half(a.b)}; }
@@ -135,7 +133,8 @@ PL_INLINE vf vf_load_bf16(const uint16_t *p) { return (vf){vf_load_bf16_half(p),
 PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
 {
     const vf r = vf_bf16(a);
-    const __m256i x = _mm256_srli_epi32(_mm256_castps_si256(r.a), 16), y = _mm256_srli_epi32(_mm256_castps_si256(r.b), 16);
+    const __m256i x = _mm256_srli_epi32(_mm256_castps_si256(r.a), 16),
+                  y = _mm256_srli_epi32(_mm256_castps_si256(r.b), 16);
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(x, y), 0xd8));
 }
 
@@ -144,9 +143,9 @@ PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
 typedef struct vf {
     float v[PL_LANES];
 } vf;
-#define PL_EACH(expr)                                              \
-    vf r;                                                          \
-    for (int i = 0; i < PL_LANES; i++) r.v[i] = (expr);            \
+#define PL_EACH(expr)                                   \
+    vf r;                                               \
+    for (int i = 0; i < PL_LANES; i++) r.v[i] = (expr); \
     return r
 PL_INLINE vf vf_set(float x) { PL_EACH(x); }
 PL_INLINE vf vf_load(const float *p) { PL_EACH(p[i]); }

@@ -17,12 +17,12 @@ typedef struct shape {
 
 /* odd head dims, other value dims, windows inside and across chunks, sequences over one and two chunk limits */
 static const shape shapes[] = {
-    {9, 3, 64, 64, 0, PL_BF16, 64, {1100, 70, 1}},     {4, 1, 256, 256, 0, PL_BF16, 64, {130, 33, 17}},
-    {4, 1, 32, 32, 40, PL_BF16, 16, {1090, 41, 16}},   {2, 2, 48, 80, 0, PL_BF16, 48, {200, 65, 2}},
-    {14, 2, 80, 48, 512, PL_BF16, 64, {1600, 1, 3}},   {3, 1, 17, 19, 0, PL_BF16, 16, {100, 31, 32}},
-    {8, 1, 16, 16, 1, PL_BF16, 64, {40, 64, 65}},      {6, 3, 64, 64, 0, PL_F32, 64, {1030, 50, 7}},
-    {5, 5, 24, 40, 100, PL_F32, 32, {230, 2, 101}},    {1, 1, 1, 1, 0, PL_BF16, 16, {20, 1, 2}},
-    {50, 1, 33, 16, 0, PL_F32, 16, {70, 3, 1}},        {2, 1, 64, 64, 1500, PL_BF16, 64, {2100, 1030, 5}},
+    {9, 3, 64, 64, 0, PL_BF16, 64, {1100, 70, 1}},   {4, 1, 256, 256, 0, PL_BF16, 64, {130, 33, 17}},
+    {4, 1, 32, 32, 40, PL_BF16, 16, {1090, 41, 16}}, {2, 2, 48, 80, 0, PL_BF16, 48, {200, 65, 2}},
+    {14, 2, 80, 48, 512, PL_BF16, 64, {1600, 1, 3}}, {3, 1, 17, 19, 0, PL_BF16, 16, {100, 31, 32}},
+    {8, 1, 16, 16, 1, PL_BF16, 64, {40, 64, 65}},    {6, 3, 64, 64, 0, PL_F32, 64, {1030, 50, 7}},
+    {5, 5, 24, 40, 100, PL_F32, 32, {230, 2, 101}},  {1, 1, 1, 1, 0, PL_BF16, 16, {20, 1, 2}},
+    {50, 1, 33, 16, 0, PL_F32, 16, {70, 3, 1}},      {2, 1, 64, 64, 1500, PL_BF16, 64, {2100, 1030, 5}},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -92,10 +92,12 @@ static float *run(const shape *h, int32_t path, int32_t threads, const int32_t *
         fill(&y, d, 3, kv, h->heads, h->value_dim);
         pl_stream *s = pl_dev_stream(d);
         ck_assert_msg(pl_kv_append(s, kv, LAYER, &k, &v, &e) == PL_OK, "%s", e.msg);
-        ck_assert_msg(pl_attend(s, &y, &q, kv, LAYER, 1 / sqrtf((float)h->key_dim), h->window, &e) == PL_OK, "%s", e.msg);
+        ck_assert_msg(pl_attend(s, &y, &q, kv, LAYER, 1 / sqrtf((float)h->key_dim), h->window, &e) == PL_OK, "%s",
+                      e.msg);
         const float *from = y.data;
         for (int i = 0; i < n; from += span[i].n * row, done[span[i].seq] += span[i].n, i++)
-            memcpy(out + ((int64_t)span[i].seq * longest + done[span[i].seq]) * row, from, sizeof *out * (size_t)(span[i].n * row));
+            memcpy(out + ((int64_t)span[i].seq * longest + done[span[i].seq]) * row, from,
+                   sizeof *out * (size_t)(span[i].n * row));
         pl_kv_commit(kv);
         pl_tensor_release(&q);
         pl_tensor_release(&k);
@@ -124,7 +126,8 @@ static double error_of(const shape *h, const float *y, int seq, int pos, int hea
     for (int u = from; u <= pos; u++) {
         p[u] = 0;
         for (int i = 0; i < h->key_dim; i++)
-            p[u] += rounded(h, element(0, seq, pos, head * h->key_dim + i)) * rounded(h, element(1, seq, u, g * h->key_dim + i));
+            p[u] += rounded(h, element(0, seq, pos, head * h->key_dim + i)) *
+                    rounded(h, element(1, seq, u, g * h->key_dim + i));
         p[u] *= (double)(1 / sqrtf((float)h->key_dim));
         top = fmax(top, p[u]);
     }
@@ -164,8 +167,8 @@ static void same(const shape *h, const float *a, const float *b, int only, const
     for (int s = 0; s < N_SEQS; s++)
         for (int64_t i = 0; (only < 0 || only == s) && i < n; i++)
             if (memcmp(a + s * n + i, b + s * n + i, 4) != 0)
-                ck_abort_msg("%s, shape %d: sequence %d, value %lld is %a, not %a", what, (int)(h - shapes), s, (long long)i,
-                             (double)b[s * n + i], (double)a[s * n + i]);
+                ck_abort_msg("%s, shape %d: sequence %d, value %lld is %a, not %a", what, (int)(h - shapes), s,
+                             (long long)i, (double)b[s * n + i], (double)a[s * n + i]);
 }
 
 START_TEST(same_bits)
