@@ -298,7 +298,7 @@ int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err)
         return pl_fail(err, PL_EDTYPE, "ckpt: tensor '%.64s': %d dims, want at most %d", e->name, e->ndim, PL_MAX_DIMS);
     uint8_t *data = c->file[e->file].data + e->offset;
     const pl_dtype_info *d = pl_dtype(e->dtype);
-    if (d->block == 1 && (uintptr_t)data % (uintptr_t)d->bytes) return copy_aligned(out, e, data, err);
+    if (e->bytes && d->block == 1 && (uintptr_t)data % (uintptr_t)d->bytes) return copy_aligned(out, e, data, err);
     PL_TRY(pl_tensor_borrow(out, e->dtype, e->ndim, e->dim, data, e->bytes, release_view, c, err));
     __atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
     return PL_OK;
