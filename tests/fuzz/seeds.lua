@@ -1,5 +1,6 @@
--- seeds.lua: writes the seed corpus, tests/fuzz/corpus/TARGET/NAME. Run it by hand when a parser learns something new:
--- luajit tests/fuzz/seeds.lua
+-- seeds.lua: writes the seed corpus, tests/fuzz/corpus/TARGET/NAME. Run it by hand when a parser learns
+-- something new: luajit tests/fuzz/seeds.lua
+-- luacheck: no max line length
 local ffi = require "ffi"
 local root = (arg[0]:match "^(.*)/[^/]*$" or ".") .. "/corpus/"
 
@@ -130,3 +131,9 @@ write("tokenizer_json", "config", tokenizer { vocab = bytes_vocab, pre_tokenizer
   config = '{"add_bos_token":true,"add_eos_token":true,"bos_token":"<s>","eos_token":{"content":"</s>"},"model_max_length":1000000000000000019884624838656,'
     .. '"added_tokens_decoder":{"8":{"content":"<s>","special":true},"9":{"content":"</s>","normalized":true,"rstrip":true}}}' })
 write("tokenizer_json", "tiktoken", "YQ== 0\nYg== 1\nYWI= 2\nIA== 3\n4pY= 4\n\0" .. '{"added_tokens_decoder":{"5":{"content":"[BOS]","special":true}},"bos_token":"[BOS]"}')
+local regexes = { [=[[\p{L}&&\p{Lu}]]=], [=[[\p{L}&&[^\p{Lu}b]]]=], [=[[^\P{Ll}a-c]]=], [=[[\P{L}\P{Lu}]]=], [=[[[a-c][\d\w]]]=], [=[[^[a][^b]]]=],
+  [=[\W|[\D\S]]=], [=[\p{Alphabetic}\P{White_Space}]=], [=[\v\a\e\f\t\u00e9\x{e9}\x41]=], [=[(?i)ab]=],
+  [=[(?i:b)(?:a)(?=b)(?!c)(?<=a)(?<!b)]=], [=[a{1,}b{2}c*?d++]=], [=[\Aa$|^b\z|.]=] }
+for i, r in ipairs(regexes) do
+  write("tokenizer_json", "regex-" .. i, tokenizer { vocab = '"a":0,"b":1', merges = "", pre_tokenizer = split((r:gsub("\\", "\\\\")), "Isolated") })
+end

@@ -7,7 +7,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char text[] =
-        "Hi ab  w\xc3\xb6rld's 1234\r\n\n \xe4\xb8\xad\xe6\x96\x87<s> e\xcc\x81 \xf0\x9f\x98\x80\xff</s>";
+        "Hi ab  w\xc3\xb6rld's 1234\r\n\n \xe4\xb8\xad\xe6\x96\x87<s> e\xcc\x81 \xf0\x9f\x98\x80\xff</s>"
+        "abababababababababababababababababababababababababababababababababababababababab";
     const char *json = (const char *)data, *config = memchr(data, 0, size);
     const int64_t n_json = config ? config - json : (int64_t)size;
     const int64_t n_config = config ? (int64_t)size - n_json - 1 : 0;
