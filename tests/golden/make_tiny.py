@@ -335,8 +335,8 @@ def tiny_gemma3():
 def llama_config(m, **more):
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": m.vocab,
             "hidden_size": m.hidden, "intermediate_size": m.ffn, "num_hidden_layers": len(m.window),
-            "num_attention_heads": m.heads, "num_key_value_heads": m.kv_heads, "hidden_act": "silu", "attention_bias": False,
-            "mlp_bias": False, "rms_norm_eps": m.eps, **more}
+            "num_attention_heads": m.heads, "num_key_value_heads": m.kv_heads, "hidden_act": "silu",
+            "attention_bias": False, "mlp_bias": False, "rms_norm_eps": m.eps, **more}
 
 
 def tiny_llama3():
