@@ -1,7 +1,7 @@
 /* safetensors.c: reads the head of a safetensors file, and the index of a checkpoint in several files.
  *
  * A file is a u64 length, that many bytes of JSON, and the data: {"name": {"dtype": "BF16", "shape": [2,3],
- * "data_offsets": [from, to]}, ...}. Limits: a head of 100 MB (the reference reader's), 4096 shards, and those of
+ * "data_offsets": [from, to]}, ...}. Limits: a head of 100 MB (the reference reader's), 1024 shards, and those of
  * toc.h. Tensors in formats that perilune lacks, or of more than four dims, are listed and refused only when asked
  * for: a checkpoint may carry parts (a vision tower) that nobody needs. Holes between tensors are allowed. */
 #include "safetensors.h"

@@ -7,7 +7,7 @@
 PL_MUST int pl_safetensors_parse(pl_toc *toc, int32_t file, const uint8_t *data, int64_t size, pl_err *err);
 
 /* What model.safetensors.index.json says: each shard's name once, and the shard of each tensor. */
-enum { PL_SHARDS_MAX = 4096 };
+enum { PL_SHARDS_MAX = 1024 };
 typedef struct pl_shards {
     char **name; /* [n_names] plain file names, no folder in them */
     int32_t n_names, cap_names;

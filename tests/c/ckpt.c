@@ -11,7 +11,7 @@
 
 static pl_ckpt *c;
 static pl_err err;
-static char dir[] = "/tmp/pl_ckpt_XXXXXX";
+static char dir[32];
 static char path[4096];
 
 static const char *in_dir(const char *name)
@@ -44,6 +44,7 @@ static void write_safetensors(const char *name, const char *head, int pad, int64
 
 static void setup(void)
 {
+    snprintf(dir, sizeof dir, "/tmp/pl_ckpt_XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
     err = (pl_err){0};
 }
