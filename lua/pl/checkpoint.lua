@@ -1,0 +1,212 @@
+-- Checkpoints: a GGUF file or a Hugging Face directory as recipes and the loader see it. Metadata is asked for under
+-- both of its names; weights go under their Hugging Face names.
+local err, names = require "pl.err", require "pl.names"
+local M = {}
+
+-- Metadata: what a recipe's dims function is given ---------------------------------------------------------------
+-- The readers below are set by the kind of checkpoint: value(key) -> scalar, list, table or nil; info(name) -> index,
+-- { dtype, shape, format, bytes } or nil.
+local methods = {}
+local mt = { __metatable = false, __index = function(_, k)
+  if methods[k] then return methods[k] end
+  if type(k) == "string" then err.unknown("a checkpoint", k, err.names(methods)) end
+end }
+
+--- The value under the Hugging Face key or the GGUF key (without its architecture prefix), or nil. A table of
+--- config.json comes as a table.
+function methods:get(hf, gguf)
+  if self.format == "gguf" then return gguf and self.value(self.arch .. "." .. gguf) end
+  return hf and self.value(hf)
+end
+
+function methods:num(hf, gguf, default)
+  local v = self:get(hf, gguf)
+  if v == nil then v = default end
+  local key = self.format == "gguf" and gguf and self.arch .. "." .. gguf or hf
+  if v == nil then err.raise(("the checkpoint's metadata has no '%s'"):format(tostring(key)), { self.path }) end
+  if type(v) == "table" then -- one value a layer: a recipe that wants one value wants them equal
+    for i = 2, #v do
+      if v[i] ~= v[1] then err.raise(("metadata '%s' differs from layer to layer"):format(tostring(key)), { self.path }) end
+    end
+    v = v[1]
+  end
+  if type(v) ~= "number" then err.raise(("metadata '%s' is a %s, want a number"):format(tostring(key), type(v)), { self.path }) end
+  return v
+end
+
+function methods:int(hf, gguf, default)
+  local v = self:num(hf, gguf, default)
+  if v % 1 ~= 0 or v < 0 or v > 2 ^ 31 then
+    err.raise(("metadata '%s' is %s, want a whole number"):format(tostring(self.format == "gguf" and gguf or hf), tostring(v)), { self.path })
+  end
+  return v
+end
+
+--- Does the checkpoint hold this weight?
+function methods:has(name) return self.info(self:name_of(name)) ~= nil end
+function methods:name_of(name) return self.format == "gguf" and names.gguf(name, self.arch) or name end
+
+--- Sizes of a weight that has to be there.
+function methods:shape(name)
+  local own = self:name_of(name)
+  local i = self.info(own)
+  if not i then self:missing(name) end
+  return i.shape
+end
+
+--- Is the head the embedding? default: what the model family does if the metadata does not say.
+function methods:tied(default)
+  local said = self:get("tie_word_embeddings", nil)
+  if said == nil and self.format == "hf" then said = default end
+  return said == true or not self:has "lm_head.weight"
+end
+
+--- Raise that a weight is missing; the near name is one that no other weight wants.
+function methods:missing(name, place, wanted)
+  local own, free, n = self:name_of(name), {}, 0
+  for _, other in ipairs(self.all()) do
+    n = n + 1
+    if not (wanted and wanted[other]) then free[#free + 1] = other end
+  end
+  local near = err.closest(own, free)
+  local msg = ("the checkpoint has no weight '%s'"):format(own) .. (near and (", did you mean '%s'?"):format(near) or "")
+  local notes = { ("%s (%d weights)"):format(self.path, n) }
+  if own ~= name then table.insert(notes, 1, "weight " .. name) end
+  if place then err.raise_at(place, msg, notes) end
+  err.raise(msg, notes)
+end
+
+-- Values of a small weight, as a list.
+function methods:values(name)
+  local t = self:tensor(name)
+  local v = t:values()
+  t:close()
+  return v
+end
+
+-- A checkpoint file -----------------------------------------------------------------------------------------------
+
+local function open_c(path)
+  local abi, tensor = require "pl.abi", require "pl.tensor"
+  local C, e = abi.C, abi.err
+  local out = abi.new "pl_ckpt *[1]"
+  abi.check(C.pl_ckpt_open(out, path, e))
+  local c = setmetatable({ path = path, ptr = abi.gc(out[0], C.pl_ckpt_close) }, mt)
+  local ptr = c.ptr
+  rawset(c, "format", C.pl_ckpt_kind(ptr) == C.PL_CKPT_GGUF and "gguf" or "hf")
+
+  local info, meta = abi.new "pl_ckpt_info", abi.new "pl_meta_info"
+  local int, float, text, bytes = abi.new "int64_t[1]", abi.new "double[1]", abi.new "const char *[1]", abi.new "int64_t[1]"
+  local function element(i, kind, k)
+    if kind == C.PL_META_STRING then
+      abi.check(C.pl_ckpt_meta_string(ptr, i, k, text, bytes, e))
+      return abi.text(text[0], bytes[0])
+    elseif kind == C.PL_META_FLOAT then
+      abi.check(C.pl_ckpt_meta_float(ptr, i, k, float, e))
+      return float[0]
+    end
+    abi.check(C.pl_ckpt_meta_int(ptr, i, k, int, e))
+    if kind == C.PL_META_BOOL then return int[0] ~= 0 end
+    return tonumber(int[0])
+  end
+  local function at(i)
+    abi.check(C.pl_ckpt_meta_at(ptr, i, meta, e))
+    local kind = meta.type
+    if not meta.is_list then return element(i, kind, 0) end
+    local list = {}
+    for k = 1, math.min(tonumber(meta.n), 2 ^ 20) do list[k] = element(i, kind, k - 1) end
+    return list
+  end
+  -- Keys of config.json are flattened; a table is put together again from its "key." entries.
+  local function table_of(prefix)
+    local t
+    for i = 0, C.pl_ckpt_meta_count(ptr) - 1 do
+      abi.check(C.pl_ckpt_meta_at(ptr, i, meta, e))
+      local key = abi.string(meta.key)
+      if key:sub(1, #prefix) == prefix then
+        t = t or {}
+        t[key:sub(#prefix + 1)] = at(i)
+      end
+    end
+    return t
+  end
+  rawset(c, "value", function(key)
+    local i = C.pl_ckpt_meta_find(ptr, key)
+    if i >= 0 then return at(i) end
+    return c.format == "hf" and table_of(key .. ".") or nil
+  end)
+  rawset(c, "info", function(name)
+    local i = C.pl_ckpt_find(ptr, name)
+    if i < 0 then return nil end
+    abi.check(C.pl_ckpt_info_at(ptr, i, info, e))
+    local shape = {}
+    for k = 1, math.min(info.ndim, C.PL_MAX_DIMS) do shape[k] = tonumber(info.dim[k - 1]) end
+    return { index = i, shape = shape, dtype = abi.dtype_name[info.dtype], format = abi.string(info.format), bytes = tonumber(info.bytes) }
+  end)
+  rawset(c, "all", function()
+    local all = {}
+    for i = 0, C.pl_ckpt_count(ptr) - 1 do
+      abi.check(C.pl_ckpt_info_at(ptr, i, info, e))
+      all[#all + 1] = abi.string(info.name)
+    end
+    return all
+  end)
+  rawset(c, "take", function(index)
+    local t = tensor.handle()
+    abi.check(C.pl_ckpt_tensor(ptr, index, t, e))
+    return t
+  end)
+  rawset(c, "drop", function(index) C.pl_ckpt_drop(ptr, index) end)
+  rawset(c, "text", function(name)
+    local rc = C.pl_ckpt_text(ptr, name, text, bytes, e)
+    if rc == C.PL_ENAME then return nil end
+    abi.check(rc)
+    return abi.text(text[0], bytes[0])
+  end)
+  rawset(c, "count", C.pl_ckpt_count(ptr))
+  return c
+end
+
+--- The weight as the file has it: a view of the mapping.
+function methods:tensor(name)
+  local i = self.info(self:name_of(name))
+  if not i then self:missing(name) end
+  return self.take(i.index)
+end
+
+function methods:close()
+  local abi = require "pl.abi"
+  if rawget(self, "ptr") then abi.C.pl_ckpt_close(abi.gc(self.ptr, nil)) end
+  rawset(self, "ptr", nil)
+end
+
+-- What it is: the architecture of a GGUF file, the class of a directory.
+local function name_it(c)
+  local arch
+  if c.format == "gguf" then
+    arch = c.value "general.architecture"
+  else
+    local list = c.value "architectures"
+    arch = type(list) == "table" and list[1] or c.value "model_type"
+  end
+  rawset(c, "arch", type(arch) == "string" and arch or "?")
+  return c
+end
+
+function M.open(path) return name_it(open_c(path)) end
+
+--- A checkpoint made of tables, for tests: { format, arch, config = { key = value }, tensors = { name = { dtype, shape } } }.
+function M.stub(t)
+  local c = setmetatable({ path = "stub", format = t.format, arch = t.arch or "?" }, mt)
+  rawset(c, "value", function(key) return (t.config or {})[key] end)
+  rawset(c, "info", function(name) return t.tensors[name] end)
+  rawset(c, "all", function()
+    local all = err.names(t.tensors)
+    table.sort(all)
+    return all
+  end)
+  rawset(c, "count", #err.names(t.tensors))
+  return c
+end
+
+return M

@@ -1,0 +1,55 @@
+-- Devices, and the one that eager tensors live on.
+local abi, schema, err = require "pl.abi", require "pl.schema", require "pl.err"
+local C = abi.C
+local M = {}
+
+local Dev = {}
+Dev.__index = Dev
+
+--- Open a CPU device. o.threads: 0 = one per core; o.path: "portable", "avx2", ... (default: the fastest there is).
+function M.open(o)
+  o = schema.check("device", { threads = schema.whole(0), path = "string" }, o or {})
+  local path = abi.path[o.path or "auto"]
+  if not path then err.unknown("this program", o.path, err.names(abi.path)) end
+  local opts, out = abi.new "pl_dev_opts", abi.new "pl_dev *[1]"
+  opts.kind, opts.n_threads, opts.path = C.PL_DEV_CPU, o.threads or 0, path
+  abi.check(C.pl_dev_open(out, opts, abi.err))
+  return setmetatable({ ptr = out[0], stream = C.pl_dev_stream(out[0]) }, Dev)
+end
+
+--- One line: device, path, threads.
+function Dev:describe()
+  local text = abi.new "char[160]"
+  C.pl_dev_describe(self.ptr, text, 160)
+  return abi.string(text)
+end
+function Dev:path() return abi.string(C.pl_path_name(C.pl_dev_path(self.ptr))) end
+function Dev:threads() return tonumber(C.pl_dev_threads(self.ptr)) end
+--- Products computed so far, by path.
+function Dev:counts()
+  local t = {}
+  for name, i in pairs(abi.path) do t[name] = tonumber(C.pl_dev_path_count(self.ptr, i)) end
+  return t
+end
+function Dev:close()
+  if self.ptr then C.pl_dev_close(self.ptr) end
+  self.ptr, self.stream = nil, nil
+end
+Dev.__tostring = Dev.describe
+
+local current, options
+
+--- Options of the device that `get` opens; a device that is open already stays for the tensors it has.
+function M.set(o)
+  options = o
+  current = nil
+  return M.get()
+end
+
+--- The device of eager tensors and of models, opened when first asked for.
+function M.get()
+  if not current then current = M.open(options) end
+  return current
+end
+
+return M

@@ -1,0 +1,61 @@
+-- require "pl": what recipes and the REPL use. Parts that need the C side are loaded when first used, so that
+-- recipes can be read and traced without it.
+local err, schema = require "pl.err", require "pl.schema"
+local op, trace, weights = require "pl.op", require "pl.trace", require "pl.weights"
+local policy = require "pl.policy"
+local pl = {}
+package.loaded["pl"] = pl -- pl.nn asks for it while it is loaded from here
+
+--- Dimensions: a table that complains about unknown names.
+local function dims(t)
+  local out = {}
+  if type(t) ~= "table" then err.raise(("dims: %s, want a table"):format(schema.show(t))) end
+  for k, v in next, t do
+    if type(k) ~= "string" then err.raise(("dims: entry [%s] has no name"):format(tostring(k))) end
+    out[k] = v
+  end
+  return schema.strict("dims", out)
+end
+
+-- The part that recipes see.
+local recipe = {
+  dims = dims, weight = weights.declare, each_layer = trace.each_layer, const = trace.const, sum_ranks = trace.sum_ranks,
+  policy = { decode_first = policy.decode_first },
+}
+pl.for_recipes = recipe
+for k, v in pairs(recipe) do pl[k] = v end
+pl.op, pl.err = op, err
+
+local ops = {}
+for _, o in ipairs(op.all()) do ops[o.name] = op[o.name] end
+recipe.op = setmetatable({}, { __metatable = false, __newindex = function() err.raise "pl.op cannot be changed" end,
+  __index = function(_, k) return ops[k] or err.unknown("pl.op", k, err.names(ops)) end })
+
+recipe.pool = require("pl.pool").new
+pl.pool = recipe.pool
+for _, name in ipairs { "recipe", "integrity" } do
+  local function call(t) return require("pl.recipe")[name == "recipe" and "new" or name](t) end
+  recipe[name], pl[name] = call, call
+end
+
+-- Everything below needs the C side.
+local later = {
+  load = { "pl.model", "load" }, tensor = { "pl.tensor", "new" }, zeros = { "pl.tensor", "zeros" }, scope = { "pl.tensor", "scope" },
+  kv = { "pl.eager", "kv" }, device = { "pl.dev", "set" }, version = { "pl.abi", "version" },
+}
+setmetatable(pl, { __index = function(_, k)
+  if k == "nn" then
+    pl.nn = require "pl.nn"
+    return pl.nn
+  end
+  local where = later[k]
+  if not where then
+    local names = err.names(pl)
+    for n in pairs(later) do names[#names + 1] = n end
+    err.unknown("pl", k, names)
+  end
+  pl[k] = require(where[1])[where[2]]
+  return pl[k]
+end })
+
+return pl

@@ -1,0 +1,108 @@
+-- From a checkpoint to a device: every weight that a program uses is found, compared with what the recipe says,
+-- turned into the pool's format, and packed where it takes part in products.
+local err, sym = require "pl.err", require "pl.sym"
+local M = {}
+
+-- Checkpoint tensors that no model computes with.
+local ignored = { "%.rotary_emb%.inv_freq$", "^rope_freqs%.weight$", "^rope_factors_", "%.attn%.bias$", "%.masked_bias$" }
+
+local function is_ignored(name, patterns)
+  for _, p in ipairs(patterns) do if name:find(p) then return true end end
+  return false
+end
+
+local function same(a, b)
+  if #a ~= #b then return false end
+  for i = 1, #a do if a[i] ~= b[i] then return false end end
+  return true
+end
+
+--- Compare a traced model with a checkpoint: every weight is there, in the right shape and a known format, and none
+--- is left over (a forgotten bias would be a wrong answer, not an error). Returns infos by weight name.
+function M.check(model, trace, checkpoint)
+  local infos, used, wanted = {}, {}, {}
+  for _, w in ipairs(model.weight_list) do wanted[checkpoint:name_of(w.weight)] = true end
+  for _, w in ipairs(trace.used) do
+    local own = checkpoint:name_of(w.weight)
+    local i = checkpoint.info(own)
+    if not i then checkpoint:missing(w.weight, { file = w.file or model.box.name, line = w.line }, wanted) end
+    if not i.dtype then err.raise_at(w, ("%s has format %s, which perilune does not read"):format(own, tostring(i.format))) end
+    if not same(i.shape, w.shape) then
+      err.raise_at({ file = w.file or model.box.name, line = w.line }, ("weight %s is %s, but the checkpoint has %s"):format(w.weight,
+        sym.sizes(w.shape), sym.sizes(i.shape)), { ("%s in %s"):format(own, checkpoint.path) })
+    end
+    infos[w.weight], used[own] = i, true
+  end
+  local left = {}
+  local patterns = model.recipe.unused or {}
+  for _, name in ipairs(checkpoint.all()) do
+    if not used[name] and not is_ignored(name, ignored) and not is_ignored(name, patterns) and not (name == "lm_head.weight" and model.dims.tied) then
+      left[#left + 1] = name
+    end
+  end
+  if #left > 0 then
+    err.raise_at({ file = model.box.name }, ("the checkpoint has %d weights that the recipe does not use"):format(#left),
+      { (err.known(left):gsub("^known", "unused")), "if that is right, name them in the recipe's `unused`" })
+  end
+  return infos
+end
+
+-- Rows of each head from pairwise order (0, 1, 2, ...: even and odd members of a pair side by side) to half-split.
+local function half_split(abi, n, heads)
+  local map, d = abi.array("int32_t", n), n / heads
+  for r = 0, n - 1 do
+    local head, j = math.floor(r / d), r % d
+    map[r] = head * d + (j < d / 2 and 2 * j or 2 * (j - d / 2) + 1)
+  end
+  return map
+end
+
+--- Load the weights that a trace uses; returns tensors by weight symbol, and bytes as they are held now.
+--- progress(done, total) is called after each, if given.
+function M.run(model, trace, pool, checkpoint, dev, progress)
+  local abi, tensor = require "pl.abi", require "pl.tensor"
+  local C, e, check = abi.C, abi.err, abi.check
+  local infos = M.check(model, trace, checkpoint)
+  local out = {}
+
+  local function converted(t, dtype) -- through float, as pl_copy does not read block formats
+    local n = t:count()
+    local y, v = tensor.empty(t.shape, dtype), abi.array("float", n)
+    check(C.pl_tensor_get_f32(t, v, n, e))
+    check(C.pl_tensor_set_f32(y, v, n, e))
+    return y
+  end
+
+  for k, w in ipairs(trace.used) do
+    local i = infos[w.weight]
+    local t = checkpoint.take(i.index)
+    local name = checkpoint:name_of(w.weight)
+    local rc = C.pl_ckpt_check_values(t, e)
+    if rc < 0 then check(rc, { "weight " .. name, checkpoint.path }) end
+    local format, opts = pool:format_of(w), w.options
+    local plus = checkpoint.format == "hf" and opts.plus
+    if plus or format ~= "stored" and format ~= i.dtype then
+      local y = converted(t, format == "stored" and "f32" or format)
+      if plus then
+        local v = y:values()
+        for j = 1, #v do v[j] = v[j] + plus end
+        tensor.set(y, v)
+      end
+      t:close()
+      t = y
+    end
+    if w.product then
+      local map = checkpoint.format == "gguf" and opts.pairs and half_split(abi, w.shape[1], opts.pairs) or nil
+      local y = tensor.handle()
+      check(C.pl_dev_pack(dev.ptr, y, t, map, e), { "weight " .. name })
+      t:close()
+      t = y
+      checkpoint.drop(i.index)
+    end
+    out[w] = t
+    if progress then progress(k, #trace.used) end
+  end
+  return out
+end
+
+return M

@@ -1,0 +1,75 @@
+-- Pools: how a set of devices holds a model. Format per weight class, activations, cache, sizes of a step.
+local err, schema = require "pl.err", require "pl.schema"
+local M = {}
+
+local formats = { stored = true, f32 = true, bf16 = true }
+local acts = { f32 = true, bf16 = true }
+local whole = schema.whole
+
+local fields = {
+  act = acts,              -- what activations are rounded to before a product
+  kv = acts,               -- format of the cache; follows act if absent
+  weights = "table",       -- format per class; `rest` for the others; "stored" = as the checkpoint has it
+  batch = whole(1),        -- sequences, and rows of logits, of one step
+  tokens = whole(1),       -- tokens of one step
+  context = whole(1),      -- tokens that the cache has room for, per sequence of the batch
+  threads = whole(0),      -- CPU threads; 0 = one per core
+}
+
+local methods = {}
+local mt = { __index = methods, __metatable = false }
+
+--- pl.pool { act =, kv =, weights = { class = format, rest = format }, batch =, tokens =, context =, threads = }
+function M.new(t)
+  local p = schema.check("pool", fields, t)
+  local w = {}
+  for c, f in pairs(p.weights or {}) do
+    if not formats[f] then err.raise(("pool.weights.%s: %s, want one of bf16 f32 stored"):format(tostring(c), schema.show(f))) end
+    w[c] = f
+  end
+  if not p.weights then w.rest = "stored" end
+  p.weights = w
+  p.file, p.line = err.where()
+  return setmetatable(p, mt)
+end
+
+--- A copy with other values in place (command-line options), and defaults for the rest.
+function methods:with(name, over)
+  local p = {}
+  for k, v in pairs(self) do p[k] = v end
+  for k, v in pairs(over or {}) do if fields[k] then p[k] = v end end
+  p.name = name
+  p.act = p.act or "bf16"
+  p.kv = p.kv or p.act
+  p.batch, p.tokens, p.threads = p.batch or 1, p.tokens or 512, p.threads or 0
+  return setmetatable(p, mt)
+end
+
+--- Every class named here must occur among the weights, and every weight must get a format.
+function methods:check_classes(list)
+  local known = {}
+  for _, w in ipairs(list) do known[w.class] = true end
+  for _, c in ipairs(err.names(self.weights)) do
+    if c ~= "rest" and not known[c] then
+      local names = err.names(known)
+      table.sort(names)
+      local near = err.closest(c, names)
+      err.raise_at(self, ("pool '%s': no weights of class '%s'"):format(self.name, c) .. (near and (", did you mean '%s'?"):format(near) or ""), { err.known(names) })
+    end
+  end
+  for _, w in ipairs(list) do
+    if not self:format_of(w) then
+      err.raise_at(self, ("pool '%s' gives no format for weight class '%s'"):format(self.name, w.class),
+        { "weight " .. w.weight, ("give weights.%s or weights.rest"):format(w.class) })
+    end
+  end
+end
+
+function methods:format_of(w)
+  return #w.shape == 1 and "f32" or self.weights[w.class] or self.weights.rest
+end
+
+function methods:act_of() return self.act end
+
+setmetatable(methods, { __index = function(_, k) if type(k) == "string" and not fields[k] and k ~= "name" and k ~= "file" and k ~= "line" then err.unknown("pool", k, err.names(fields)) end end })
+return M

@@ -1,0 +1,128 @@
+-- Recipes: reading one in a sandbox, checking what it returns, and fitting it to dimensions.
+local err, schema, sandbox = require "pl.err", require "pl.schema", require "pl.sandbox"
+local weights, trace, pool = require "pl.weights", require "pl.trace", require "pl.pool"
+local M = {}
+
+local fields = { "name", "dims", "weights", "forward",
+  name = "string",
+  serves = "table",              -- { gguf = architecture, hf = class name }, or lists of them
+  dims = "table|function",       -- pl.dims { ... }, or function(meta): dims from the checkpoint's metadata
+  example = "table",             -- dims for `check` and `plan` when no checkpoint is at hand
+  weights = "function",          -- function(d): tree of pl.weight
+  forward = "function",          -- function(ids, w, kv, d): logits of the wanted rows
+  cache = "table|function",      -- { layers, heads, key_dim, value_dim, page }, or function(d)
+  pools = "table",               -- name = pl.pool { ... }
+  integrity = "table",
+  schedule = "function",         -- function(s): who goes next
+  unused = "table",              -- patterns of checkpoint tensors that the model leaves aside
+}
+local whole = schema.whole
+local cache_fields = { "layers", "heads", "key_dim", "value_dim",
+  layers = whole(1), heads = whole(1), key_dim = whole(1), value_dim = whole(1),
+  page = function(v) return (type(v) ~= "number" or v < 16 or v % 16 ~= 0) and schema.show(v) .. ", want a multiple of 16" or nil end }
+
+local made = setmetatable({}, { __mode = "k" }) -- what pl.recipe returned
+
+--- pl.recipe { ... }: checks the parts and names them. A recipe file returns this.
+function M.new(t)
+  local r = schema.check("recipe", fields, t)
+  r.pools = r.pools or { all = pool.new {} }
+  for name, p in pairs(r.pools) do
+    if type(p) ~= "table" or not p.weights then err.raise(("recipe.pools.%s: %s, want pl.pool { ... }"):format(tostring(name), schema.show(p))) end
+  end
+  for format in pairs(r.serves or {}) do
+    if format ~= "gguf" and format ~= "hf" then err.unknown("recipe.serves", tostring(format), { "gguf", "hf" }) end
+  end
+  made[r] = true
+  return r
+end
+
+--- pl.integrity { check =, on_mismatch = }
+function M.integrity(t)
+  return schema.check("integrity", { check = { off = true, pages = true }, on_mismatch = { abort_request = true, stop_engine = true } }, t)
+end
+
+--- Run a recipe's text under the name that errors show.
+function M.load_text(text, name, limits)
+  local pl = require "pl"
+  local box = sandbox.new({ pl = pl.for_recipes, ["pl.nn"] = require "pl.nn" }, limits)
+  local r = box:call(box:load(text, name))
+  if type(r) ~= "table" or not made[r] then
+    error(err.new("a recipe returns pl.recipe { ... }, not " .. (r == nil and "nothing" or "a " .. type(r)), nil, name, 1), 0)
+  end
+  r.box, r.file = box, name
+  return r
+end
+
+local function embedded() return require "pl.recipes.text" end
+
+--- A recipe file, or one that comes with perilune by its name ("llama").
+function M.load(path)
+  local f = io.open(path, "rb")
+  local text = f and f:read "*a"
+  if f then f:close() end
+  if text then return M.load_text(text, path) end
+  local builtin = embedded()[path]
+  if builtin then return M.load_text(builtin, "recipes/" .. path .. ".lua") end
+  local names = {}
+  for n in pairs(embedded()) do names[#names + 1] = n end
+  table.sort(names)
+  local near = err.closest(path, names)
+  error(err.new(("no recipe '%s'"):format(path) .. (near and (", did you mean '%s'?"):format(near) or ""),
+    { "neither a file nor one of: " .. table.concat(names, " ") }), 0)
+end
+
+local function serves(r, format, arch)
+  local s = r.serves and r.serves[format]
+  if type(s) == "string" then return s == arch end
+  for _, a in ipairs(s or {}) do if a == arch then return true end end
+  return false
+end
+
+--- The recipe that serves a checkpoint, by its metadata.
+function M.find(meta)
+  local names = {}
+  for n in pairs(embedded()) do names[#names + 1] = n end
+  table.sort(names)
+  for _, n in ipairs(names) do
+    local r = M.load_text(embedded()[n], "recipes/" .. n .. ".lua")
+    if serves(r, meta.format, meta.arch) then return r end
+  end
+  error(err.new(("no recipe serves '%s' (%s)"):format(tostring(meta.arch), meta.format),
+    { "recipes: " .. table.concat(names, " "), "another one can be named with --recipe" }), 0)
+end
+
+--- Fit a recipe to dims: meta is a checkpoint's metadata, or nil (then the dims are the pinned or example ones).
+--- Returns { recipe, dims, weights, weight_list, cache, forward, box }.
+function M.fit(r, meta, dims)
+  local box = r.box
+  local d = dims or r.dims
+  if type(d) == "function" then
+    if meta then d = box:call(d, meta) else d = r.example end
+    if not d then error(err.new(("recipe '%s' takes its dims from a checkpoint, and has no example"):format(r.name), nil, r.file, 1), 0) end
+  end
+  if type(d) ~= "table" then err.raise_at(r.dims, ("dims: %s, want pl.dims { ... }"):format(schema.show(d))) end
+  local tree = box:call(r.weights, d)
+  if type(tree) ~= "table" then err.raise_at(r.weights, ("weights returned %s, want a table"):format(schema.show(tree))) end
+  local cache = r.cache or require("pl.nn").gqa_cache
+  if type(cache) == "function" then cache = box:call(cache, d) end
+  cache = schema.check("cache", cache_fields, cache)
+  cache.page = cache.page or 64
+  return { recipe = r, name = r.name, dims = d, weights = tree, weight_list = box:call(weights.list, tree), cache = cache,
+    forward = r.forward, box = box }
+end
+
+--- Trace a fitted model for one of its pools; over: pool fields from the command line.
+function M.trace(model, pool_name, over)
+  local pools = model.recipe.pools
+  if not pool_name then
+    local names = err.names(pools)
+    table.sort(names)
+    pool_name = names[1]
+  end
+  if not pools[pool_name] then err.unknown("recipe.pools", pool_name, err.names(pools)) end
+  local p = pools[pool_name]:with(pool_name, over)
+  return trace.run(model, p), p
+end
+
+return M

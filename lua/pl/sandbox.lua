@@ -1,0 +1,275 @@
+-- Where recipes run: no io, os, ffi, debug, jit or bytecode; bounded library functions; limits on instructions, time
+-- and memory that pcall, xpcall and coroutines cannot swallow (the limit error is sticky: they raise it again).
+-- A compiled loop would ignore the count hook, so that recipe code is never compiled.
+local err = require "pl.err"
+local jit = require "jit"
+local string, table, math, coroutine = string, table, math, coroutine
+local pcall, xpcall, error, select, type, tostring = pcall, xpcall, error, select, type, tostring
+local M = {}
+
+M.limits = { instructions = 3e7, seconds = 10, megabytes = 256 } -- of one call
+local TICK = 100         -- instructions between two looks at the limits
+local MAX_TEXT = 2 ^ 20  -- bytes of one string that a library function makes
+local MAX_STEPS = 2 ^ 27 -- steps that a pattern may take at worst
+
+local function refuse(what, why) err.raise(("%s: %s"):format(what, why)) end
+
+-- The worst that matching can cost: one loop over the subject per quantifier, and one for the start. Real patterns
+-- of recipes are far below the limit; `.-.-.-x` on a long text is above it.
+local function check_pattern(what, s, pattern)
+  if type(s) == "number" then s = tostring(s) end
+  if type(s) ~= "string" then refuse(what, ("subject is a %s, want a string"):format(type(s))) end
+  if type(pattern) == "number" then pattern = tostring(pattern) end
+  if type(pattern) ~= "string" then refuse(what, ("pattern is a %s, want a string"):format(type(pattern))) end
+  local loops = string.sub(pattern, 1, 1) == "^" and 0 or 1
+  for q in string.gmatch(pattern, "%%?.") do
+    if q == "*" or q == "+" or q == "-" or q == "?" or q == "%b" or q == "%f" or string.find(q, "^%%%d") then
+      loops = loops + 1
+    end
+  end
+  if (#s + 1) ^ loops * (#pattern + 1) > MAX_STEPS then
+    refuse(what, ("a pattern with %d loops on %d bytes could run for too long"):format(loops, #s))
+  end
+  return s, pattern
+end
+
+local function bounded_string()
+  local s = {}
+  for _, name in ipairs { "byte", "char", "len", "lower", "upper", "reverse", "sub" } do s[name] = string[name] end
+  function s.rep(text, n, sep)
+    text, sep = tostring(text), sep and tostring(sep) or ""
+    if type(n) ~= "number" then refuse("rep", "count is a " .. type(n) .. ", want a number") end
+    if (#text + #sep) * n > MAX_TEXT then refuse("rep", ("%d bytes %g times, want at most %d bytes in all"):format(#text + #sep, n, MAX_TEXT)) end
+    if n > MAX_TEXT then return "" end
+    return string.rep(text, n, sep)
+  end
+  function s.find(text, pattern, init, plain)
+    if plain then
+      text, pattern = tostring(text), tostring(pattern)
+      if #text * #pattern > MAX_STEPS then refuse("find", "the texts are too long") end
+    else
+      text, pattern = check_pattern("find", text, pattern)
+    end
+    return string.find(text, pattern, init, plain)
+  end
+  function s.match(text, pattern, init)
+    text, pattern = check_pattern("match", text, pattern)
+    return string.match(text, pattern, init)
+  end
+  function s.gmatch(text, pattern)
+    text, pattern = check_pattern("gmatch", text, pattern)
+    return string.gmatch(text, pattern)
+  end
+  function s.gsub(text, pattern, with, n)
+    text, pattern = check_pattern("gsub", text, pattern)
+    local made = 0
+    local function count(v)
+      if type(v) == "string" then
+        made = made + #v
+        if made > MAX_TEXT then refuse("gsub", "the result is too long") end
+      end
+      return v
+    end
+    if type(with) == "table" then
+      local t = with
+      with = function(k) return count(t[k]) end
+    elseif type(with) == "function" then
+      local f = with
+      with = function(...) return count((f(...))) end
+    else
+      with = tostring(with)
+      local copies = select(2, string.gsub(with, "%%%d", ""))
+      if (#text + 1) * (#with + copies * #text) > 16 * MAX_TEXT then refuse("gsub", "the result could be too long") end
+    end
+    return string.gsub(text, pattern, with, n)
+  end
+  function s.format(form, ...)
+    form = tostring(form)
+    local args, n = { ... }, select("#", ...)
+    local total = #form
+    for i = 1, n do
+      if type(args[i]) == "table" then args[i] = tostring(args[i]) end
+      if type(args[i]) == "string" then total = total + #args[i] end
+    end
+    if total > MAX_TEXT / 4 then refuse("format", "the texts are too long") end
+    return string.format(form, unpack(args, 1, n))
+  end
+  return s
+end
+
+local function bounded_table()
+  local t = { maxn = table.maxn }
+  local function list(what, l)
+    if type(l) ~= "table" then refuse(what, ("a %s, want a table"):format(type(l))) end
+    return #l
+  end
+  function t.insert(l, ...)
+    local n, k = list("insert", l), select("#", ...)
+    if k == 1 then l[n + 1] = ... return end
+    local at, v = ...
+    if k ~= 2 or type(at) ~= "number" or at < 1 or at > n + 1 then refuse("insert", ("position %s of %d"):format(tostring(at), n)) end
+    table.insert(l, at, v)
+  end
+  function t.remove(l, at)
+    local n = list("remove", l)
+    if at ~= nil and (type(at) ~= "number" or at < 1 or at > n + 1) then refuse("remove", ("position %s of %d"):format(tostring(at), n)) end
+    return table.remove(l, at or n)
+  end
+  function t.sort(l, less)
+    if list("sort", l) > 1e5 then refuse("sort", ("%d entries, want at most 100000"):format(#l)) end
+    table.sort(l, less)
+  end
+  function t.concat(l, sep, from, to)
+    local n = list("concat", l)
+    sep = sep == nil and "" or tostring(sep)
+    from, to = from or 1, to or n
+    local total = 0
+    for i = from, to do
+      local v = l[i]
+      if type(v) ~= "string" and type(v) ~= "number" then refuse("concat", ("entry %d is a %s"):format(i, type(v))) end
+      total = total + #tostring(v) + #sep
+      if total > MAX_TEXT then refuse("concat", "the result is too long") end
+    end
+    return table.concat(l, sep, from, to)
+  end
+  return t
+end
+
+-- A table that shows another one and cannot be changed.
+local function readonly(what, t)
+  return setmetatable({}, { __metatable = false,
+    __index = function(_, k)
+      local v = t[k]
+      if v == nil then err.unknown(what, k, err.names(t)) end
+      return v
+    end,
+    __newindex = function(_, k) refuse(what, ("'%s' cannot be set from a recipe"):format(tostring(k))) end })
+end
+
+local Box = {}
+Box.__index = Box
+
+-- After a call that may have been stopped by a limit: raise it again, whatever the recipe does with errors.
+local function settle(box, ok, ...)
+  if not ok and (...) == "not enough memory" then box.dead = err.new("the recipe used too much memory") end
+  if box.dead then error(box.dead, 0) end
+  return ok, ...
+end
+
+local forbidden = { io = 1, os = 1, ffi = 1, debug = 1, jit = 1, package = 1, load = 1, loadstring = 1, loadfile = 1,
+  dofile = 1, setfenv = 1, getfenv = 1, newproxy = 1, collectgarbage = 1, module = 1, gcinfo = 1, bit = 1 }
+
+local function environment(box, modules)
+  local env = { assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, select = select,
+    tonumber = tonumber, tostring = tostring, type = type, unpack = unpack, rawequal = rawequal, rawget = rawget,
+    _VERSION = _VERSION }
+  function env.pcall(f, ...) return settle(box, pcall(f, ...)) end
+  -- the handler runs after the fact: inside of a hook's error it could loop without a limit
+  function env.xpcall(f, handler, ...)
+    local function caught(ok, ...)
+      if ok then return ok, ... end
+      return false, handler((...))
+    end
+    return caught(settle(box, pcall(f, ...)))
+  end
+  function env.setmetatable(t, m)
+    if type(t) ~= "table" then refuse("setmetatable", ("a %s, want a table"):format(type(t))) end
+    return setmetatable(t, m)
+  end
+  function env.getmetatable(t) return type(t) == "table" and getmetatable(t) or nil end
+  function env.rawset(t, k, v)
+    if getmetatable(t) == false then refuse("rawset", "this table belongs to perilune") end
+    return rawset(t, k, v)
+  end
+  function env.print(...)
+    local o = {}
+    for i = 1, select("#", ...) do o[i] = tostring((select(i, ...))):sub(1, 4096) end
+    io.stderr:write(table.concat(o, "\t"), "\n")
+  end
+  function env.require(name)
+    if not modules[name] then err.raise(("recipes require only pl and pl.nn, not %s"):format(tostring(name))) end
+    return modules[name]
+  end
+  local co = {}
+  for _, name in ipairs { "create", "running", "status", "yield" } do co[name] = coroutine[name] end
+  function co.resume(c, ...) return settle(box, coroutine.resume(c, ...)) end
+  function co.wrap(f)
+    local c = coroutine.create(f)
+    local function result(ok, ...)
+      if not ok then error((...), 0) end
+      return ...
+    end
+    return function(...) return result(co.resume(c, ...)) end
+  end
+  local maths = {}
+  for k, v in pairs(math) do if k ~= "random" and k ~= "randomseed" then maths[k] = v end end
+  env.coroutine, env.math, env.table = co, maths, bounded_table()
+  env.string = readonly("string", box.string) -- the very functions that methods of strings are, so not to be replaced
+  env._G = env
+  return setmetatable(env, { __metatable = false,
+    __index = function(_, k)
+      if forbidden[k] then err.raise(("recipes have no '%s'"):format(k), { "a recipe only describes: it reads no files and runs no programs" }) end
+      err.unknown("a recipe's environment", k, err.names(env))
+    end,
+    __newindex = function(_, k) err.raise(("a recipe sets no globals: make '%s' local"):format(tostring(k))) end })
+end
+
+--- A new sandbox. modules: what `require` gives, by name. limits: see M.limits.
+function M.new(modules, limits)
+  local box = setmetatable({ limits = limits or M.limits, string = bounded_string() }, Box)
+  local shown = {}
+  for name, t in pairs(modules) do shown[name] = readonly(name, t) end
+  box.env = environment(box, shown)
+  return box
+end
+
+--- The function that a recipe's text is; bytecode is refused. The text is kept for error messages.
+function Box:load(text, name)
+  if text:sub(1, 1) == "\27" then error(err.new("bytecode, want the text of a recipe", nil, name, 1), 0) end
+  err.register(name, text)
+  self.name = name
+  local f, msg = loadstring(text, "@" .. name)
+  if not f then
+    local line, what = msg:match "^.-:(%d+): (.*)$"
+    error(err.new(what or msg, nil, name, tonumber(line)), 0)
+  end
+  jit.off(f, true)
+  return setfenv(f, self.env)
+end
+
+--- f(...) under the limits; raises error objects only.
+function Box:call(f, ...)
+  local used, started, base = 0, os.clock(), collectgarbage "count"
+  local l = self.limits
+  local function stop(what)
+    local file, line = err.where()
+    self.dead = err.new(what, nil, file, line)
+    error(self.dead, 0)
+  end
+  local function tick()
+    if self.dead then error(self.dead, 0) end
+    used = used + TICK
+    if used > l.instructions then stop(("the recipe ran for more than %g instructions"):format(l.instructions)) end
+    if os.clock() - started > l.seconds then stop(("the recipe ran for more than %g seconds"):format(l.seconds)) end
+    if collectgarbage "count" - base > l.megabytes * 1024 then
+      collectgarbage()
+      if collectgarbage "count" - base > l.megabytes * 1024 then stop(("the recipe used more than %g MB"):format(l.megabytes)) end
+    end
+  end
+  self.dead = nil
+  local strings = debug.getmetatable ""
+  local whole, n, args = strings.__index, select("#", ...), { ... }
+  strings.__index = self.string
+  local unwatch = err.watch(tick, TICK)
+  local function enter() return f(unpack(args, 1, n)) end
+  local leave = err.enter(self.name)
+  local r = { xpcall(enter, err.from) }
+  leave()
+  unwatch()
+  strings.__index = whole
+  if self.dead then error(self.dead, 0) end
+  if not r[1] then error(err.is(r[2]) and r[2] or err.new(tostring(r[2])), 0) end
+  return unpack(r, 2, table.maxn(r))
+end
+
+return M
