@@ -184,7 +184,7 @@ function M.unknown(what, key, names)
   table.sort(names)
   local near = M.closest(tostring(key), names)
   M.raise(format("%s has no '%s'", what, tostring(key)) .. (near and format(", did you mean '%s'?", near) or ""),
-    #names > 0 and { M.known(names) } or nil)
+    (#names > 12 and near or #names == 0) and {} or { M.known(names) }) -- a long list helps only where nothing is near
 end
 
 --- Names that are string keys of t.

@@ -20,7 +20,7 @@ local function side(text)
   return t
 end
 
-local kinds = { { "^pl_stream %*", "stream" }, { "^pl_err %*", "err" }, { "^pl_kv %*", "kv" },
+local kinds = { { "^pl_stream %*", "stream" }, { "^pl_err %*", "err" }, { "^pl_kv %*", "kv" }, { "^pl_coll %*", "coll" },
   { "^const pl_tensor %*", "in" }, { "^pl_tensor %*", "out" }, { "^int ", "int" }, { "^float ", "float" } }
 
 -- params: all of the prototype, for the eager call; takes: what the Lua caller passes; attrs: numbers, in order
@@ -149,12 +149,15 @@ local function unify(o, args, shape_of)
   return bound
 end
 
-local function out_shape(p, bound)
+local function out_shape(o, p, bound)
   local s = {}
   for _, c in ipairs(p.dims) do
     if c == "..." then
       for j = 1, bound[".n"] do s[#s + 1] = bound["." .. j] end
     else
+      if bound[c] == nil then
+        err.raise(("%s: the size %s of %s is not known; on one rank use pl.sum_ranks"):format(o.name, c, p.name), { "sign   " .. o.sig })
+      end
       s[#s + 1] = bound[c]
     end
   end
@@ -184,12 +187,14 @@ function sharding.rms_norm(o, args, y)
   y.cut = args.x.cut
 end
 
+function sharding.sum_ranks() end
+
 local function traced(o, args)
   local tr = sym.trace
   local bound = unify(o, args, function(a) return a.shape end)
   for _, p in ipairs(o.ins) do
     local a = args[p.name]
-    if a and a.partial and o.name ~= "add" then
+    if a and a.partial and o.name ~= "add" and o.name ~= "sum_ranks" then
       err.raise(("%s: %s is a partial sum; wrap it in pl.sum_ranks first"):format(o.name, p.name), notes(o, args))
     end
     local want = integers[p.name] and "i32"
@@ -200,7 +205,7 @@ local function traced(o, args)
   local _, line = err.where()
   local outs = {}
   for i, p in ipairs(o.outs) do
-    outs[i] = sym.new(out_shape(p, bound), ("%s, line %d"):format(o.name, line or 0))
+    outs[i] = sym.new(out_shape(o, p, bound), ("%s, line %d"):format(o.name, line or 0))
     local first = args[o.ins[1].name]
     if sharding[o.name] then sharding[o.name](o, args, outs[i]) else outs[i].cut = first.cut end
   end
@@ -214,7 +219,7 @@ local function make(o)
     if sym.trace then return traced(o, args) end
     return require("pl.tensor").call(o, args, function(shape_of)
       local bound, shapes = unify(o, args, shape_of), {}
-      for i, p in ipairs(o.outs) do shapes[i] = out_shape(p, bound) end
+      for i, p in ipairs(o.outs) do shapes[i] = out_shape(o, p, bound) end
       return shapes
     end)
   end
