@@ -38,8 +38,6 @@ PL_INLINE int64_t pl_round_up(int64_t n, int64_t to) { return (n + to - 1) / to 
 PL_INLINE int64_t pl_min(int64_t a, int64_t b) { return a < b ? a : b; }
 PL_INLINE int64_t pl_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-double pl_now_s(void); /* monotonic, seconds */
-
 /* Small floats. Conversions to them round to nearest, ties to even; NaN stays NaN. */
 PL_INLINE float pl_bits_f32(uint32_t u)
 {

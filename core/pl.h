@@ -67,6 +67,7 @@ typedef struct pl_tensor {
 
 int32_t pl_abi_sizeof(const char *type); /* size of a struct of this header, or -1 */
 const char *pl_version(void);
+double pl_now_s(void); /* monotonic, seconds */
 
 /* dtype */
 const char *pl_dtype_name(int32_t dtype); /* "f32", "q4_1", ...; NULL if unknown */

@@ -40,12 +40,16 @@ function M.check(rc, notes)
   err.raise(ffi.string(M.err.msg), notes, code)
 end
 
---- An array of n elements, or of a list's; "float[?]" and the like.
-function M.array(ctype, list) return ffi.new(ctype .. "[?]", type(list) == "table" and #list or list, type(list) == "table" and list or nil) end
+--- An array of n elements (zeros), or of a list's; ctype without the brackets.
+function M.array(ctype, n)
+  if type(n) == "table" then return ffi.new(ctype .. "[?]", math.max(#n, 1), n) end
+  return ffi.new(ctype .. "[?]", math.max(n, 1))
+end
 
---- A struct from named fields, keeping what it points to alive: the second result has to be held on to.
+--- Sizes of a shape, as the C side takes them.
 function M.dims(shape)
   local d = ffi.new("int64_t[4]")
+  if #shape > 4 then err.raise(("a shape of %d dimensions, want at most 4"):format(#shape)) end
   for i, n in ipairs(shape) do d[i - 1] = n end
   return d
 end

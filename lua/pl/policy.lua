@@ -11,4 +11,19 @@ function M.decode_first(s)
   end
 end
 
+--- A function that runs one step's policy: the recipe's, or decode_first where that one fails. counter.failures
+--- counts; the first failure is told once.
+function M.runner(schedule, box, counter)
+  if not schedule or schedule == M.decode_first then return M.decode_first end
+  return function(s)
+    local ok, e = pcall(box.step, box, schedule, s)
+    if ok then return end
+    if counter.failures == 0 then
+      io.stderr:write("perilune: the recipe's schedule failed, decode_first takes its place\n", tostring(e), "\n")
+    end
+    counter.failures = counter.failures + 1
+    M.decode_first(s)
+  end
+end
+
 return M

@@ -237,17 +237,16 @@ function Box:load(text, name)
   return setfenv(f, self.env)
 end
 
---- f(...) under the limits; raises error objects only.
-function Box:call(f, ...)
+-- f(...) under limits; watch(tick) sets the hook and returns what takes it off.
+local function guarded(box, l, watch, f, ...)
   local used, started, base = 0, os.clock(), collectgarbage "count"
-  local l = self.limits
   local function stop(what)
     local file, line = err.where()
-    self.dead = err.new(what, nil, file, line)
-    error(self.dead, 0)
+    box.dead = err.new(what, nil, file, line)
+    error(box.dead, 0)
   end
   local function tick()
-    if self.dead then error(self.dead, 0) end
+    if box.dead then error(box.dead, 0) end
     used = used + TICK
     if used > l.instructions then stop(("the recipe ran for more than %g instructions"):format(l.instructions)) end
     if os.clock() - started > l.seconds then stop(("the recipe ran for more than %g seconds"):format(l.seconds)) end
@@ -256,20 +255,34 @@ function Box:call(f, ...)
       if collectgarbage "count" - base > l.megabytes * 1024 then stop(("the recipe used more than %g MB"):format(l.megabytes)) end
     end
   end
-  self.dead = nil
+  box.dead = nil
   local strings = debug.getmetatable ""
   local whole, n, args = strings.__index, select("#", ...), { ... }
-  strings.__index = self.string
-  local unwatch = err.watch(tick, TICK)
   local function enter() return f(unpack(args, 1, n)) end
-  local leave = err.enter(self.name)
+  strings.__index = box.string
+  local leave, unwatch = err.enter(box.name), watch(tick)
   local r = { xpcall(enter, err.from) }
-  leave()
   unwatch()
+  leave()
   strings.__index = whole
-  if self.dead then error(self.dead, 0) end
+  if box.dead then error(box.dead, 0) end
   if not r[1] then error(err.is(r[2]) and r[2] or err.new(tostring(r[2])), 0) end
   return unpack(r, 2, table.maxn(r))
 end
+
+local function follow(tick) return err.watch(tick, TICK) end
+
+--- f(...) under the limits, with the author's lines followed for error messages; raises error objects only.
+function Box:call(f, ...) return guarded(self, self.limits, follow, f, ...) end
+
+local step_limits = { instructions = 2e6, seconds = 0.25, megabytes = 64 }
+local function count_only(tick)
+  local f, mask, n = debug.gethook()
+  debug.sethook(tick, "", TICK)
+  return function() if f then debug.sethook(f, mask, n) else debug.sethook() end end
+end
+
+--- f(...) within a step: tighter limits, no lines followed.
+function Box:step(f, ...) return guarded(self, step_limits, count_only, f, ...) end
 
 return M

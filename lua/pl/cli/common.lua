@@ -1,0 +1,77 @@
+-- Options that several verbs share, and how they become arguments of pl.model.
+local cli = require "pl.cli"
+local M = {}
+
+local function whole(least)
+  return function(s)
+    local n = tonumber(s)
+    if not n or n % 1 ~= 0 or n < least then return nil, ("'%s' is not a whole number of at least %d"):format(s, least) end
+    return n
+  end
+end
+M.whole = whole
+
+function M.number(least, most)
+  return function(s)
+    local n = tonumber(s)
+    if not n or n < least or n > most then return nil, ("'%s' is not a number from %g to %g"):format(s, least, most) end
+    return n
+  end
+end
+
+--- Options of every verb that opens a model.
+function M.model(p)
+  p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
+  p:option("--recipe", "The recipe to use: a file, or one that comes with perilune. Default: found from the metadata."):argname "FILE"
+  p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"
+  p:option("--act", "What activations are rounded to before a product."):choices { "f32", "bf16" }:default "bf16"
+end
+
+--- Options of every verb that computes.
+function M.compute(p)
+  M.model(p)
+  p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):default "0":argname "N"
+  p:option("--path", "CPU code path; one that the machine lacks is an error."):choices { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }:default "auto"
+end
+
+function M.prompt(p)
+  p:option("--prompt", "The text."):argname "TEXT"
+  p:option("--file", "Read the text from a file."):argname "FILE"
+  p:option("--ids", "Token ids in place of a text: 1,2,3."):argname "IDS"
+end
+
+function M.json(p) p:flag("--json", "Print one JSON object.") end
+
+--- Arguments for pl.model.open.
+function M.load_options(o, more)
+  local t = { recipe = o.recipe, weights = o.weights, act = o.act, threads = o.threads, path = o.path ~= "auto" and o.path or nil }
+  for k, v in pairs(more or {}) do t[k] = v end
+  return t
+end
+
+local function read(path)
+  local f, msg = io.open(path, "rb")
+  if not f then error(require("pl.err").new(msg), 0) end
+  local text = f:read "*a"
+  f:close()
+  if not text then error(require("pl.err").new(path .. ": cannot be read"), 0) end
+  return text
+end
+M.read = read
+
+--- The prompt that was given, as a text or a list of ids.
+function M.prompt_of(o)
+  local given = (o.prompt and 1 or 0) + (o.file and 1 or 0) + (o.ids and 1 or 0)
+  if given ~= 1 then cli.usage "one of --prompt, --file and --ids is needed" end
+  if o.prompt then return o.prompt end
+  if o.file then return read(o.file) end
+  local ids = {}
+  for part in (o.ids .. ","):gmatch "([^,]*)," do
+    local n = tonumber(part)
+    if not n or n % 1 ~= 0 or n < 0 then cli.usage(("--ids: '%s' is not a token id"):format(part)) end
+    ids[#ids + 1] = n
+  end
+  return ids
+end
+
+return M

@@ -1,0 +1,43 @@
+-- perilune plan: what a model will need, from its metadata or from a recipe alone.
+local common = require "pl.cli.common"
+local M = { name = "plan", takes = "RECIPE|MODEL", about = "bytes of weights, cache and activations; loads nothing" }
+
+function M.options(p)
+  p:argument("model", "A recipe (FILE.lua, or the name of one that comes with perilune), a GGUF file or a Hugging Face directory.")
+  p:option("--recipe", "The recipe to use for a model."):argname "FILE"
+  p:option("--weights", "With a recipe: the model that it is for."):argname "PATH"
+  p:option("--act", "What activations are rounded to before a product."):choices { "f32", "bf16" }:default "bf16"
+  p:option("--batch", "Sequences at a time."):convert(common.whole(1)):argname "N"
+  p:option("--context", "Tokens of cache per sequence."):convert(common.whole(1)):argname "N"
+  p:option("--tokens", "Tokens of one step."):convert(common.whole(1)):argname "N"
+  common.json(p)
+end
+
+function M.run(o)
+  local recipe, plan, json, err = require "pl.recipe", require "pl.plan", require "pl.json", require "pl.err"
+  local over = { act = o.act, batch = o.batch, tokens = o.tokens, context = o.context }
+  local all = {}
+  if (o.model:find "%.lua$" or require("pl.recipes.text")[o.model]) and not o.weights then
+    local r = recipe.load(o.model)
+    local m = recipe.fit(r)
+    local names = err.names(r.pools)
+    table.sort(names)
+    for i, name in ipairs(names) do
+      local t, pool = recipe.trace(m, name, over)
+      all[i] = plan.figures(m, t, pool, nil, o.context)
+    end
+  else
+    over.recipe, over.weights = o.recipe, o.weights
+    local m = require("pl.model").open(o.model, over)
+    m.context = o.context
+    all[1] = m:plan()
+  end
+  if o.json then
+    print(json.encode(#all == 1 and all[1] or json.list(all)))
+  else
+    for _, p in ipairs(all) do print(plan.text(p)) end
+  end
+  return 0
+end
+
+return M

@@ -1,0 +1,56 @@
+-- perilune tokenize: text on stdin to ids on stdout, or back.
+local common, json = require "pl.cli.common", require "pl.json"
+local err = require "pl.err"
+local M = { name = "tokenize", takes = "MODEL", about = "text to token ids, and back" }
+
+function M.options(p)
+  p:argument("model", "A GGUF file, or a directory with tokenizer files.")
+  p:flag("--lines", "A JSON string a line in, an array of ids a line out (with --decode: the other way).")
+  p:flag("--specials", "Names of special tokens in the text become those tokens.")
+  p:flag("--bos", "With the tokens that the model expects in front.")
+  p:flag("--decode", "Ids in, text out.")
+  common.json(p)
+end
+
+local function ids_of(text)
+  local ids = {}
+  for n in text:gmatch "[^%s,%[%]]+" do
+    local id = tonumber(n)
+    if not id or id % 1 ~= 0 then error(err.new(("'%s' is not a token id"):format(n)), 0) end
+    ids[#ids + 1] = id
+  end
+  return ids
+end
+
+function M.run(o)
+  local tok = require("pl.tokenizer").open(o.model)
+  local how = { specials = o.specials, bos = o.bos }
+  local function one(text)
+    if o.decode then return tok:decode(ids_of(text), how) end
+    return json.list(tok:encode(text, how))
+  end
+  if o.lines then
+    local n = 0
+    for line in io.lines() do
+      n = n + 1
+      if line:find "%S" then
+        local text = line
+        if not o.decode then
+          local ok, v = pcall(json.decode, "[" .. line .. "]")
+          if not ok or type(v[1]) ~= "string" or #v ~= 1 then error(err.new(("line %d is not a JSON string"):format(n)), 0) end
+          text = v[1]
+        end
+        io.write(json.encode(one(text)), "\n")
+      end
+    end
+  else
+    local r = one(io.read "*a")
+    if o.json then print(json.encode { tokens = o.decode and json.null or r, text = o.decode and r or json.null })
+    elseif o.decode then io.write(r)
+    else print(table.concat(r, " ")) end
+  end
+  tok:close()
+  return 0
+end
+
+return M

@@ -1,0 +1,206 @@
+-- The engine: requests go in, the policy plans each step over records that live in C, C runs it, events come out.
+local abi, err, policy, schema = require "pl.abi", require "pl.err", require "pl.policy", require "pl.schema"
+local C, e, check = abi.C, abi.err, abi.check
+local M = {}
+
+-- What a policy sees ----------------------------------------------------------------------------------------------
+
+-- Records are const: a policy that writes to one gets an error.
+local const_requests = abi.typeof "const pl_request *"
+
+local State = {}
+local state_mt = { __index = State, __metatable = false }
+
+local function by_arrival(a, b) return a.id < b.id end
+
+-- Requests of this step, sorted once: those whose prompt is in the cache, and those with prompt left.
+function State:_look()
+  local running, waiting = {}, {}
+  local slots = abi.new "pl_request *[1]"
+  local n = C.pl_engine_requests(self._ptr, slots)
+  local r = abi.cast(const_requests, slots[0])
+  local promised = 0
+  for i = 0, n - 1 do
+    local q = r[i]
+    if q.state == C.PL_RUNNING or q.state == C.PL_WAITING then
+      local decoding = q.n_done >= q.n_prompt
+      if decoding then running[#running + 1] = q else waiting[#waiting + 1] = q end
+      if q.state == C.PL_RUNNING then promised = promised + self:pages_for(q) end
+    end
+  end
+  table.sort(running, by_arrival)
+  table.sort(waiting, by_arrival)
+  self._running, self._waiting, self._planned = running, waiting, {}
+  self.pages = { free = tonumber(C.pl_kv_free_pages(self._kv)) - promised }
+end
+
+local function each(list)
+  local i = 0
+  return function()
+    i = i + 1
+    return list[i]
+  end
+end
+
+--- Requests that decode, and requests with prompt left, in the order in which they came. Of each: id, n_prompt,
+--- n_done, n_out, max_out, left, priority, arrived_s.
+function State:running() return each(self._running) end
+function State:waiting() return each(self._waiting) end
+
+--- Pages that a request still needs beyond those it holds, if it runs to its end.
+function State:pages_for(r)
+  local page = self._page
+  return math.ceil((r.n_prompt + r.max_out) / page) - math.ceil(r.n_done / page)
+end
+
+--- n tokens of a request in this step; false if the step has no room for them.
+function State:prefill(r, n)
+  local id = tonumber(r.id)
+  if self._planned[id] then return true end
+  if n < 1 then return false end
+  local waits = r.state == C.PL_WAITING
+  local rc = C.pl_engine_plan(self._ptr, r.id, n, e)
+  if rc == C.PL_EFULL then return false end
+  check(rc)
+  self._planned[id] = true
+  self.tokens.left = C.pl_engine_step_left(self._ptr)
+  if waits then self.pages.free = self.pages.free - self:pages_for(r) end
+  return true
+end
+
+--- The next token of a request.
+function State:decode(r) return self:prefill(r, 1) end
+
+-- The engine ------------------------------------------------------------------------------------------------------
+
+local Engine = {}
+Engine.__index = Engine
+
+local finish = { [C.PL_FINISH_STOP] = "stop", [C.PL_FINISH_LENGTH] = "length", [C.PL_FINISH_CANCELLED] = "cancelled", [C.PL_FINISH_ERROR] = "error" }
+
+--- o: { dev, prog, cache, kv (format), context, batch, tokens, vocab, schedule, box }
+function M.open(o)
+  local kv, ptr, page = abi.new "pl_kv *[1]", abi.new "pl_engine *[1]", o.cache.page
+  local kv_opts = abi.new "pl_kv_opts"
+  kv_opts.layers, kv_opts.heads, kv_opts.key_dim, kv_opts.value_dim = o.cache.layers, o.cache.heads, o.cache.key_dim, o.cache.value_dim
+  kv_opts.page, kv_opts.dtype, kv_opts.n_pages = page, abi.dtype[o.kv], math.ceil(o.context / page) * o.batch
+  check(C.pl_kv_open(kv, o.dev.ptr, kv_opts, e))
+  local self = setmetatable({ kv = abi.gc(kv[0], C.pl_kv_close), page = page, requests = {}, policy_counter = { failures = 0 } }, Engine)
+  self.kv_bytes = tonumber(C.pl_kv_page_bytes(kv_opts)) * tonumber(kv_opts.n_pages)
+  local opts = abi.new "pl_engine_opts"
+  opts.max_requests, opts.max_tokens, opts.n_vocab = o.batch, o.tokens, o.vocab
+  local ok, what = pcall(function() return check(C.pl_engine_open(ptr, o.prog.ptr, self.kv, opts, e)) end)
+  if not ok then
+    self:close()
+    error(what, 0)
+  end
+  self.ptr = ptr[0] -- no finalizer of its own: it must go before the cache, which close() sees to
+  self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
+  self.state = setmetatable({ _ptr = self.ptr, _kv = self.kv, _page = page, tokens = { left = 0 } }, state_mt)
+  return self
+end
+
+local function number(least, most)
+  return function(v)
+    if type(v) ~= "number" or v ~= v or v < least or v > most then return ("%s, want %g to %g"):format(schema.show(v), least, most) end
+  end
+end
+local request_fields = { "ids", ids = "table", max_tokens = schema.whole(0), stop = "table", priority = "number",
+  temperature = number(0, 100), top_p = number(0, 1), min_p = number(0, 1), top_k = schema.whole(0), seed = number(0, 2 ^ 53),
+  repetition_penalty = number(0.01, 100), presence_penalty = number(-100, 100), frequency_penalty = number(-100, 100),
+  logprobs = number(-1, C.PL_MAX_LOGPROBS), logit_bias = "table", on_token = "function" }
+M.request_fields = request_fields
+
+--- Submit a request: { ids =, max_tokens =, stop = { ids }, temperature =, top_p =, ... on_token = function(id, event) }.
+--- Returns it with `ids` of the answer and, when it is over, `finish`; or nil and a code where there is no room.
+function Engine:submit(o)
+  o = schema.check("request", request_fields, o)
+  local q, id = abi.new "pl_request_opts", abi.new "int64_t[1]"
+  local prompt, stop = abi.array("int32_t", o.ids), abi.array("int32_t", o.stop or {})
+  local bias_ids, biases = {}, {}
+  for k, v in pairs(o.logit_bias or {}) do bias_ids[#bias_ids + 1], biases[#biases + 1] = k, v end
+  local bias_id, bias = abi.array("int32_t", bias_ids), abi.array("float", biases)
+  q.prompt, q.n_prompt, q.stop, q.n_stop = prompt, #o.ids, stop, #(o.stop or {})
+  q.max_out, q.priority = o.max_tokens or 256, o.priority or 0
+  local s = q.sample
+  s.temperature, s.top_p, s.min_p, s.top_k = o.temperature or 0, o.top_p or 1, o.min_p or 0, o.top_k or 0
+  s.repetition, s.presence, s.frequency = o.repetition_penalty or 1, o.presence_penalty or 0, o.frequency_penalty or 0
+  s.n_logprobs, s.seed = o.logprobs or -1, o.seed or 0
+  s.bias_id, s.bias, s.n_bias = bias_id, bias, #biases
+  local ok, code = check(C.pl_engine_submit(self.ptr, q, id, e))
+  if not ok then return nil, code end
+  local r = { id = id[0], prompt_tokens = #o.ids, ids = {}, on_token = o.on_token, submitted_s = C.pl_now_s() }
+  if o.logprobs and o.logprobs >= 0 then r.logprobs = {} end
+  self.requests[tonumber(id[0])] = r
+  self.n_open = (self.n_open or 0) + 1
+  return r
+end
+
+local function keep_logprobs(r, s)
+  local top = {}
+  for i = 1, s.n_top do top[i] = { s.top_id[i - 1], s.top_logprob[i - 1] } end
+  r.logprobs[#r.logprobs + 1] = { id = s.token, logprob = s.logprob, top = top }
+end
+
+--- One step. Returns the number of requests that are still open.
+function Engine:step()
+  if (self.n_open or 0) == 0 then return 0 end
+  local state = self.state
+  state:_look()
+  state.tokens.left = C.pl_engine_step_left(self.ptr)
+  self.run_policy(state)
+  if not next(state._planned) then err.raise "engine: the policy plans nothing, though requests wait" end
+  local ok, code = check(C.pl_engine_step(self.ptr, e))
+  if not ok then err.raise(("engine: the step failed: %s"):format(code), nil, code) end
+  self:collect()
+  return self.n_open
+end
+
+-- Hands the last step's events to their requests.
+function Engine:collect()
+  local list, now = abi.new "const pl_event *[1]", C.pl_now_s()
+  local n = C.pl_engine_events(self.ptr, list)
+  for i = 0, n - 1 do
+    local v = list[0][i]
+    local key = tonumber(v.id)
+    local r = self.requests[key]
+    if r then
+      local why = finish[v.finish]
+      if v.sampled.token >= 0 then
+        r.first_s = r.first_s or now
+        r.last_s = now
+        if why ~= "stop" then
+          local id = v.sampled.token
+          r.ids[#r.ids + 1] = id
+          if r.logprobs then keep_logprobs(r, v.sampled) end
+          if r.on_token then r.on_token(id) end
+        end
+      end
+      if why then self:over(key, why) end
+    end
+  end
+end
+
+function Engine:over(key, why)
+  local r = self.requests[key]
+  r.finish = why
+  r.last_s = r.last_s or C.pl_now_s()
+  r.first_s = r.first_s or r.last_s
+  self.requests[key] = nil
+  self.n_open = self.n_open - 1
+end
+
+--- Stop a request between two steps.
+function Engine:cancel(r)
+  if r.finish then return end
+  check(C.pl_engine_cancel(self.ptr, r.id, e))
+  self:over(tonumber(r.id), "cancelled")
+end
+
+function Engine:close()
+  if self.ptr then C.pl_engine_close(self.ptr) end
+  if self.kv then C.pl_kv_close(abi.gc(self.kv, nil)) end
+  self.ptr, self.kv = nil, nil
+end
+
+return M

@@ -1,0 +1,60 @@
+-- JSON: a small writer whose lists and objects are what they say (an empty list is [], numbers are exact), and
+-- lua-cjson for reading.
+local M = {}
+
+local list_mt = {}
+--- Mark a table as a list, so that it is written as one even when it is empty.
+function M.list(t) return setmetatable(t, list_mt) end
+M.null = setmetatable({}, { __tostring = function() return "null" end })
+
+local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\b"] = "\\b", ["\f"] = "\\f" }
+local function quote(s)
+  return '"' .. s:gsub('[%c"\\\127]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
+end
+
+local function number(v)
+  if v ~= v or v == math.huge or v == -math.huge then return "null" end
+  if v % 1 == 0 and math.abs(v) < 2 ^ 53 then return ("%d"):format(v) end
+  local s = ("%.9g"):format(v)
+  return tonumber(s) == v and s or ("%.17g"):format(v)
+end
+
+local function write(v, out)
+  local t = type(v)
+  if v == M.null or v == nil then out[#out + 1] = "null"
+  elseif t == "string" then out[#out + 1] = quote(v)
+  elseif t == "number" then out[#out + 1] = number(v)
+  elseif t == "boolean" then out[#out + 1] = tostring(v)
+  elseif t == "cdata" then out[#out + 1] = tostring(v):match "^%-?%d+" or error("json: cannot write " .. tostring(v))
+  elseif t == "table" and (getmetatable(v) == list_mt or #v > 0) then
+    out[#out + 1] = "["
+    for i = 1, #v do
+      if i > 1 then out[#out + 1] = "," end
+      write(v[i], out)
+    end
+    out[#out + 1] = "]"
+  elseif t == "table" then
+    local keys = {}
+    for k in pairs(v) do keys[#keys + 1] = tostring(k) end
+    table.sort(keys)
+    out[#out + 1] = "{"
+    for i, k in ipairs(keys) do
+      if i > 1 then out[#out + 1] = "," end
+      out[#out + 1] = quote(k) .. ":"
+      write(v[k], out)
+    end
+    out[#out + 1] = "}"
+  else
+    error("json: cannot write a " .. t)
+  end
+end
+
+function M.encode(v)
+  local out = {}
+  write(v, out)
+  return table.concat(out)
+end
+
+function M.decode(text) return require("cjson").decode(text) end
+
+return M

@@ -1,0 +1,79 @@
+-- What a model will need, before any of it is loaded: bytes of weights per class and format, cache bytes per token,
+-- activations of a step.
+local abi, program = require "pl.abi", require "pl.program"
+local C = abi.C
+local M = {}
+
+-- Bytes that one weight takes on the CPU, and the format it is held in. stored: its format in the checkpoint.
+local function held(w, pool, stored)
+  local format = pool:format_of(w)
+  if format == "stored" then format = stored or "bf16" end
+  local dtype, n = abi.dtype[format], 1
+  for _, d in ipairs(w.shape) do n = n * d end
+  if w.product then
+    return tonumber(C.pl_dev_packed_bytes(C.PL_DEV_CPU, dtype, w.shape[1], w.shape[2])), format
+  end
+  return n / C.pl_dtype_block(dtype) * C.pl_dtype_bytes(dtype), format
+end
+
+--- Figures of a traced model. infos: what a checkpoint says of each weight (pl.load.check), or nil: then "stored"
+--- counts as bf16. context: tokens of cache to count, per sequence of the batch.
+function M.figures(model, trace, pool, infos, context)
+  local p = { recipe = model.name, pool = pool.name, act = pool.act, weights = {}, weight_bytes = 0, parameters = 0, ops = #trace.ops }
+  local rows = {}
+  for _, w in ipairs(trace.used) do
+    local info = infos and infos[w.weight]
+    local bytes, format = held(w, pool, info and info.dtype)
+    local key, n = w.class .. "\0" .. format, 1
+    for _, d in ipairs(w.shape) do n = n * d end
+    local row = rows[key]
+    if not row then
+      row = { class = w.class, format = format, weights = 0, parameters = 0, bytes = 0 }
+      rows[key], p.weights[#p.weights + 1] = row, row
+    end
+    row.weights, row.parameters, row.bytes = row.weights + 1, row.parameters + n, row.bytes + bytes
+    p.weight_bytes, p.parameters = p.weight_bytes + bytes, p.parameters + n
+  end
+  table.sort(p.weights, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes > b.bytes end
+    return a.class .. a.format < b.class .. b.format
+  end)
+  local o = abi.new "pl_kv_opts"
+  local c = model.cache
+  o.layers, o.heads, o.key_dim, o.value_dim, o.page, o.dtype = c.layers, c.heads, c.key_dim, c.value_dim, c.page, abi.dtype[pool.kv]
+  p.cache_format, p.page = pool.kv, c.page
+  p.cache_bytes_per_token = tonumber(C.pl_kv_page_bytes(o)) / c.page
+  p.context = context or pool.context or rawget(model.dims, "context") and math.min(model.dims.context, 4096) or 4096
+  p.batch, p.tokens = pool.batch, pool.tokens
+  p.cache_bytes = math.ceil(p.context / c.page) * c.page * pool.batch * p.cache_bytes_per_token
+  local prog = program.build(trace, nil, nil, pool.tokens, math.min(pool.batch, pool.tokens))
+  p.activation_bytes = prog.bytes
+  prog:close()
+  p.total_bytes = p.weight_bytes + p.cache_bytes + p.activation_bytes
+  return p
+end
+
+local function size(n)
+  if n < 1024 then return ("%d B"):format(n) end
+  for _, u in ipairs { { "GB", 2 ^ 30 }, { "MB", 2 ^ 20 }, { "kB", 2 ^ 10 } } do
+    if n >= u[2] then return ("%.1f %s"):format(n / u[2], u[1]) end
+  end
+end
+M.size = size
+
+--- The figures as a table of lines.
+function M.text(p)
+  local out = { ("%s, pool '%s': %d ops, %.1fM parameters, act %s"):format(p.recipe, p.pool, p.ops, p.parameters / 1e6, p.act) }
+  out[2] = ("  %-8s %-6s %8s %12s %10s"):format("class", "format", "weights", "parameters", "bytes")
+  for _, w in ipairs(p.weights) do
+    out[#out + 1] = ("  %-8s %-6s %8d %12d %10s"):format(w.class, w.format, w.weights, w.parameters, size(w.bytes))
+  end
+  out[#out + 1] = ("  weights      %10s"):format(size(p.weight_bytes))
+  out[#out + 1] = ("  cache        %10s  %s, %d bytes a token, %d x %d tokens"):format(size(p.cache_bytes), p.cache_format,
+    p.cache_bytes_per_token, p.batch, p.context)
+  out[#out + 1] = ("  activations  %10s  steps of up to %d tokens, %d rows"):format(size(p.activation_bytes), p.tokens, math.min(p.batch, p.tokens))
+  out[#out + 1] = ("  together     %10s"):format(size(p.total_bytes))
+  return table.concat(out, "\n")
+end
+
+return M

@@ -1,0 +1,3 @@
+local M = {}
+function M.main() return 0 end
+return M

@@ -1,0 +1,69 @@
+-- Tokenizers: of a GGUF file, of a directory with tokenizer.json (or tiktoken.model), or of one such file.
+local abi, err = require "pl.abi", require "pl.err"
+local C, e, check = abi.C, abi.err, abi.check
+local M = {}
+
+local Tok = {}
+Tok.__index = Tok
+
+local function wrap(out)
+  return setmetatable({ ptr = abi.gc(out[0], C.pl_tok_close), bos = C.pl_tok_bos(out[0]), eos = C.pl_tok_eos(out[0]), size = C.pl_tok_size(out[0]) }, Tok)
+end
+
+function M.open(path, checkpoint)
+  local out = abi.new "pl_tok *[1]"
+  if path:find "%.gguf$" or checkpoint and checkpoint.format == "gguf" then
+    local c = checkpoint or require("pl.checkpoint").open(path)
+    check(C.pl_tok_open_ckpt(out, c.ptr, e))
+    if not checkpoint then c:close() end
+  else
+    check(C.pl_tok_open_hf(out, path, e))
+  end
+  return wrap(out)
+end
+
+local ids_of, text_of = abi.new "pl_ids", abi.new "pl_text" -- grown once, used by every call
+
+--- Ids of a text. o.specials: names of special tokens in it become those tokens; o.bos: with what the model expects
+--- in front.
+function Tok:encode(text, o)
+  local flags = (o and o.specials and C.PL_TOK_SPECIALS or 0) + (o and o.bos and C.PL_TOK_BOS or 0)
+  ids_of.n = 0
+  check(C.pl_tok_encode(self.ptr, ids_of, text, #text, flags, e))
+  local out = {}
+  for i = 1, ids_of.n do out[i] = ids_of.id[i - 1] end
+  return out
+end
+
+--- Text of ids; o.specials: special tokens are written out.
+function Tok:decode(ids, o)
+  text_of.n = 0
+  check(C.pl_tok_decode(self.ptr, text_of, abi.array("int32_t", ids), #ids, o and o.specials and C.PL_TOK_SPECIALS or 0, e))
+  return abi.string(text_of.data, text_of.n)
+end
+
+--- A function that gives the text that a token adds, whole characters only; called with nil at the end.
+function Tok:stream()
+  local state = abi.new "pl_tok_stream"
+  return function(id)
+    text_of.n = 0
+    if id then check(C.pl_tok_stream_put(self.ptr, state, text_of, id, 0, e)) else check(C.pl_tok_stream_end(self.ptr, state, text_of, e)) end
+    return abi.string(text_of.data, text_of.n)
+  end
+end
+
+--- Id of a token as the file spells it, or nil.
+function Tok:find(name)
+  local id = C.pl_tok_find(self.ptr, name, #name)
+  return id >= 0 and id or nil
+end
+function Tok:is_special(id) return C.pl_tok_is_special(self.ptr, id) end
+
+function Tok:close()
+  if self.ptr then C.pl_tok_close(abi.gc(self.ptr, nil)) end
+  self.ptr = nil
+end
+
+Tok.__tostring = function(t) return ("tokenizer of %d tokens"):format(t.size) end
+M.err = err
+return M
