@@ -8,6 +8,37 @@
 
 int luaopen_cjson(lua_State *L);
 
+/* The state's allocator, with a cap while a recipe runs: a hook comes too late for `s = s .. s`. */
+typedef struct capped {
+    lua_Alloc alloc;
+    void *arena;
+    size_t used, cap; /* cap 0: none */
+} capped;
+
+static void *alloc_capped(void *arg, void *p, size_t old, size_t n)
+{
+    capped *c = arg;
+    if (n > old && c->cap && c->used + (n - old) > c->cap) return NULL;
+    void *q = c->alloc(c->arena, p, old, n);
+    if (q || !n) c->used += n - old;
+    return q;
+}
+
+static int set_limit(lua_State *L) /* limit(bytes): so many beyond what is in use now; limit(nil): no cap */
+{
+    capped *c = lua_touserdata(L, lua_upvalueindex(1));
+    const double bytes = lua_tonumber(L, 1);
+    c->cap = bytes > 0 && bytes < 1e15 ? c->used + (size_t)bytes : 0;
+    return 0;
+}
+
+static int load_limit(lua_State *L)
+{
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_pushcclosure(L, set_limit, 1);
+    return 1;
+}
+
 static int load_module(lua_State *L) /* upvalue: the embedded file */
 {
     const pl_embedded *e = lua_touserdata(L, lua_upvalueindex(1));
@@ -39,7 +70,7 @@ static int load_recipes(lua_State *L) /* a table: name -> source */
     return 1;
 }
 
-static void preload(lua_State *L)
+static void preload(lua_State *L, capped *memory)
 {
     lua_getglobal(L, "package");
     lua_getfield(L, -1, "preload");
@@ -49,6 +80,9 @@ static void preload(lua_State *L)
         lua_pushcclosure(L, e->kind == 'm' ? load_module : load_text, 1);
         lua_setfield(L, -2, e->name);
     }
+    lua_pushlightuserdata(L, memory);
+    lua_pushcclosure(L, load_limit, 1);
+    lua_setfield(L, -2, "pl.host.limit");
     lua_pushcfunction(L, load_recipes);
     lua_setfield(L, -2, "pl.recipes.text");
     lua_pushcfunction(L, luaopen_cjson);
@@ -93,8 +127,11 @@ int pl_lua_main(const char *name, int argc, char **argv)
         fputs("perilune: no memory for the Lua state\n", stderr);
         return 1;
     }
+    capped memory = {.used = (size_t)lua_gc(L, LUA_GCCOUNT, 0) * 1024};
+    memory.alloc = lua_getallocf(L, &memory.arena);
+    lua_setallocf(L, alloc_capped, &memory);
     luaL_openlibs(L);
-    preload(L);
+    preload(L, &memory);
     lua_newtable(L);
     for (int i = 0; i < argc; i++) {
         lua_pushstring(L, argv[i]);
@@ -106,6 +143,7 @@ int pl_lua_main(const char *name, int argc, char **argv)
     if (push_entry(L, name, argv[0]) || lua_pcall(L, 0, 1, 1)) fprintf(stderr, "perilune: %s\n", lua_tostring(L, -1));
     else status = lua_isnumber(L, -1) ? (int)lua_tointeger(L, -1) : 0;
     fflush(stdout);
+    lua_setallocf(L, memory.alloc, memory.arena);
     lua_close(L);
     return status;
 }

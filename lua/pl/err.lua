@@ -46,13 +46,13 @@ local function author_of(level)
 end
 
 local function note(event, line)
-  local f, file = author_of(3) -- 1: this function, 2: the hook
+  local f, file = author_of(4) -- 1: this function, 2: pcall, 3: the hook
   if event == "line" then
     if file then last = { func = f, file = file, line = line } end
   elseif file then
     if last and last.func == f then last = nil end
   elseif last then
-    local caller, at = author_of(4)
+    local caller, at = author_of(5)
     if at and caller ~= last.func then last = nil end
   end
 end
@@ -63,8 +63,10 @@ function M.watch(tick, count)
   local was = last
   last = nil
   sethook(function(event, line)
-    if event == "count" then return tick() end
-    note(event, line)
+    -- pcall: LuaJIT loses a memory error that leaves a hook, but not one that is raised again
+    local ok, e
+    if event == "count" then ok, e = pcall(tick) else ok, e = pcall(note, event, line) end
+    if not ok then error(e, 0) end
   end, "lr", count)
   return function()
     last = was
@@ -95,6 +97,12 @@ function M.where()
       return match(i.source, "^[@=]?(.*)"), i.currentline
     end
   end
+end
+
+--- The last line that was entered in the author's code, for errors that leave no stack.
+function M.place()
+  if last then return last.file, last.line end
+  return running
 end
 
 local methods = {}

@@ -5,6 +5,7 @@ local err = require "pl.err"
 local jit = require "jit"
 local string, table, math, coroutine = string, table, math, coroutine
 local pcall, xpcall, error, select, type, tostring = pcall, xpcall, error, select, type, tostring
+local limit_memory = require "pl.host.limit" -- a cap on the state's allocator: a hook would come too late
 local M = {}
 
 M.limits = { instructions = 3e7, seconds = 10, megabytes = 256 } -- of one call
@@ -149,9 +150,14 @@ end
 local Box = {}
 Box.__index = Box
 
+function Box:out_of_memory()
+  limit_memory(nil)
+  self.dead = self.dead or err.new(("the recipe used more than %g MB"):format(self.megabytes), nil, err.place())
+end
+
 -- After a call that may have been stopped by a limit: raise it again, whatever the recipe does with errors.
 local function settle(box, ok, ...)
-  if not ok and (...) == "not enough memory" then box.dead = err.new("the recipe used too much memory") end
+  if not ok and (...) == "not enough memory" then box:out_of_memory() end
   if box.dead then error(box.dead, 0) end
   return ok, ...
 end
@@ -237,10 +243,22 @@ function Box:load(text, name)
   return setfenv(f, self.env)
 end
 
+-- Takes the cap off before anything else is allocated.
+local function uncapped(...)
+  limit_memory(nil)
+  return ...
+end
+
+local function handler(e)
+  limit_memory(nil)
+  return e == "not enough memory" and e or err.from(e)
+end
+
 -- f(...) under limits; watch(tick) sets the hook and returns what takes it off.
 local function guarded(box, l, watch, f, ...)
-  local used, started, base = 0, os.clock(), collectgarbage "count"
+  local used, started = 0, os.clock()
   local function stop(what)
+    limit_memory(nil)
     local file, line = err.where()
     box.dead = err.new(what, nil, file, line)
     error(box.dead, 0)
@@ -250,18 +268,16 @@ local function guarded(box, l, watch, f, ...)
     used = used + TICK
     if used > l.instructions then stop(("the recipe ran for more than %g instructions"):format(l.instructions)) end
     if os.clock() - started > l.seconds then stop(("the recipe ran for more than %g seconds"):format(l.seconds)) end
-    if collectgarbage "count" - base > l.megabytes * 1024 then
-      collectgarbage()
-      if collectgarbage "count" - base > l.megabytes * 1024 then stop(("the recipe used more than %g MB"):format(l.megabytes)) end
-    end
   end
-  box.dead = nil
+  box.dead, box.megabytes = nil, l.megabytes
   local strings = debug.getmetatable ""
   local whole, n, args = strings.__index, select("#", ...), { ... }
   local function enter() return f(unpack(args, 1, n)) end
   strings.__index = box.string
+  limit_memory(l.megabytes * 2 ^ 20)
   local leave, unwatch = err.enter(box.name), watch(tick)
-  local r = { xpcall(enter, err.from) }
+  local r = { uncapped(xpcall(enter, handler)) }
+  if r[2] == "not enough memory" then box:out_of_memory() end
   unwatch()
   leave()
   strings.__index = whole
