@@ -13,6 +13,11 @@ local state_mt = { __index = State, __metatable = false }
 
 local function by_arrival(a, b) return a.id < b.id end
 
+-- Pages beyond those it holds that a request needs to run to its end.
+local function pages_left(s, r)
+  return math.ceil((r.n_prompt + r.max_out) / s._page) - math.ceil(r.n_done / s._page)
+end
+
 -- Requests of this step, sorted once: those whose prompt is in the cache, and those with prompt left.
 function State:_look()
   local running, waiting = {}, {}
@@ -25,7 +30,7 @@ function State:_look()
     if q.state == C.PL_RUNNING or q.state == C.PL_WAITING then
       local decoding = q.n_done >= q.n_prompt
       if decoding then running[#running + 1] = q else waiting[#waiting + 1] = q end
-      if q.state == C.PL_RUNNING then promised = promised + self:pages_for(q) end
+      if q.state == C.PL_RUNNING then promised = promised + pages_left(self, q) end
     end
   end
   table.sort(running, by_arrival)
@@ -47,24 +52,21 @@ end
 function State:running() return each(self._running) end
 function State:waiting() return each(self._waiting) end
 
---- Pages that a request still needs beyond those it holds, if it runs to its end.
-function State:pages_for(r)
-  local page = self._page
-  return math.ceil((r.n_prompt + r.max_out) / page) - math.ceil(r.n_done / page)
-end
+--- Pages to set aside for a request; none if it has begun, as those are not counted as free any more.
+function State:pages_for(r) return r.state == C.PL_WAITING and pages_left(self, r) or 0 end
 
 --- n tokens of a request in this step; false if the step has no room for them.
 function State:prefill(r, n)
   local id = tonumber(r.id)
   if self._planned[id] then return true end
   if n < 1 then return false end
-  local waits = r.state == C.PL_WAITING
+  local pages = self:pages_for(r)
   local rc = C.pl_engine_plan(self._ptr, r.id, n, e)
   if rc == C.PL_EFULL then return false end
   check(rc)
   self._planned[id] = true
   self.tokens.left = C.pl_engine_step_left(self._ptr)
-  if waits then self.pages.free = self.pages.free - self:pages_for(r) end
+  self.pages.free = self.pages.free - pages
   return true
 end
 
