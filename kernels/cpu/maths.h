@@ -42,9 +42,9 @@ PL_INLINE vf pl_vgelu(vf x)
     return vf_div(x, vf_add(vf_set(1), pl_vexp(vf_mul(x, c))));
 }
 
-/* Sine and cosine of x, in doubles, for |x| < 2^31; at most 2^-40 off below 2^20. n = x / (pi/2) rounded, r = x - n pi/2 with
- * pi/2 in three parts of which the first two have 33 bits, so that n times them is exact for n < 2^20. Plain
- * multiplications and additions (never fused), so that every compiler gives the same bits. */
+/* Sine and cosine of x in doubles: at most 2^-40 off for |x| < 2^20, 2^-22 for |x| < 2^31. n = x / (pi/2) rounded,
+ * r = x - n pi/2 with pi/2 in three parts of which the first two have 33 bits, so that n times them is exact for
+ * n < 2^20. Plain multiplications and additions (never fused), so that every compiler gives the same bits. */
 PL_INLINE void pl_sin_cos(double x, double *sine, double *cosine)
 {
     const double magic = 0x1.8p52, t = x * 0x1.45f306dc9c883p-1 + magic, n = t - magic;
