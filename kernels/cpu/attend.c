@@ -1,7 +1,7 @@
 /* attend.c: causal grouped-query attention over the paged cache: the plain C pieces, and how they are spread over
- * threads. A block is a few consecutive queries under one key head. With many blocks a thread takes a block with all
- * its chunks; with few (a decode step over a long context) the chunks are spread too, some for every block at a
- * time, and merged in order after each wave. */
+ * threads. A block is a few consecutive queries under one key head, or one query under several (whose keys lie side by
+ * side). With many blocks a thread takes a block with all its chunks; with few (a decode step over a long context) the
+ * chunks are spread too, some for every block at a time, and merged in order after each wave. */
 #define ATTEND_OPS pl_attend_portable
 #include "attend_body.h"
 #include "rows.h"
@@ -31,17 +31,22 @@ static const pl_attend_ops *ops_of(const pl_stream *s)
 typedef struct call {
     pl_attend_job job;
     const pl_attend_ops *ops;
-    int64_t queries; /* per block */
+    int64_t queries; /* of a block, at most */
+    bool one_head;   /* a block has one key head, so that there is something for every thread */
     int64_t *first;  /* [n_spans + 1] number of the first block of each span */
+    int64_t n_blocks, most_rows, most_chunks, n_tasks;
     int64_t part_floats, work_floats;
     float *work;           /* [n_threads][work_floats] */
     float *part, *sum;     /* whole blocks: [n_threads] of each; else [n_blocks][wave] and [n_blocks] */
     int64_t wave, wave_at; /* chunks of a block in a wave; the first of this one */
 } call;
 
-static int64_t blocks_of(const call *c, const pl_kv_span *span)
+/* Queries and key heads of the span's blocks. */
+static int64_t queries_of(const call *c, const pl_kv_span *span) { return pl_min(c->queries, span->n); }
+static int64_t heads_of(const call *c, const pl_kv_span *span)
 {
-    return (span->n + c->queries - 1) / c->queries * c->job.kv->o.heads;
+    if (c->one_head) return 1;
+    return pl_min(c->job.kv->o.heads, pl_max(1, BLOCK_ROWS / (c->job.group * queries_of(c, span))));
 }
 
 /* Blocks are numbered by span, then head, then query, latest queries first: the longest work comes first. */
@@ -58,10 +63,14 @@ static pl_attend_block block_at(const call *c, int64_t i)
     }
     const pl_kv_span *span = &kv->span[lo];
     i -= c->first[lo];
-    const int64_t per_head = (span->n + c->queries - 1) / c->queries;
-    const int64_t from = (per_head - 1 - i % per_head) * c->queries;
-    return (pl_attend_block){&kv->seq[span->seq], (int32_t)(i / per_head), span->first + from,
-                             pl_min(c->queries, span->n - from), span->pos + from};
+    const int64_t n = queries_of(c, span), per_head = (span->n + n - 1) / n, heads = heads_of(c, span);
+    const int64_t from = (per_head - 1 - i % per_head) * n, head = i / per_head * heads;
+    return (pl_attend_block){.seq = &kv->seq[span->seq],
+                             .head = (int32_t)head,
+                             .heads = (int32_t)pl_min(heads, kv->o.heads - head),
+                             .row = span->first + from,
+                             .n = pl_min(n, span->n - from),
+                             .pos = span->pos + from};
 }
 
 static int64_t first_chunk(const call *c, const pl_attend_block *b)
@@ -69,6 +78,26 @@ static int64_t first_chunk(const call *c, const pl_attend_block *b)
     return pl_attend_first(&c->job, b->pos) / PL_ATTEND_CHUNK;
 }
 static int64_t end_chunk(const pl_attend_block *b) { return (b->pos + b->n - 1) / PL_ATTEND_CHUNK + 1; }
+static int64_t rows_of(const call *c, const pl_attend_block *b) { return b->heads * b->n * c->job.group; }
+
+/* Counts the blocks and what they need. */
+static void plan(call *c)
+{
+    const pl_kv *kv = c->job.kv;
+    c->most_rows = c->most_chunks = c->n_tasks = c->first[0] = 0;
+    for (int32_t i = 0; i < kv->n_spans; i++) {
+        const pl_kv_span *span = &kv->span[i];
+        const int64_t n = queries_of(c, span), heads = heads_of(c, span);
+        const int64_t blocks = (span->n + n - 1) / n * ((kv->o.heads + heads - 1) / heads);
+        const pl_attend_block whole = {.pos = span->pos, .n = span->n};
+        const int64_t chunks = end_chunk(&whole) - first_chunk(c, &whole);
+        c->first[i + 1] = c->first[i] + blocks;
+        c->n_tasks += blocks * chunks;
+        c->most_rows = pl_max(c->most_rows, n * heads * c->job.group);
+        c->most_chunks = pl_max(c->most_chunks, chunks);
+    }
+    c->n_blocks = c->first[kv->n_spans];
+}
 
 static void whole_blocks(void *arg, int64_t from, int64_t to, int thread)
 {
@@ -81,7 +110,7 @@ static void whole_blocks(void *arg, int64_t from, int64_t to, int thread)
         c->ops->chunk(&c->job, &b, first, sum, work);
         for (int64_t k = first + 1; k < end; k++) {
             c->ops->chunk(&c->job, &b, k, part, work);
-            c->ops->merge(sum, part, b.n * c->job.group, c->job.kv->o.value_dim);
+            c->ops->merge(sum, part, rows_of(c, &b), c->job.kv->o.value_dim);
         }
         c->ops->finish(&c->job, &b, sum);
     }
@@ -104,7 +133,7 @@ static void merge_wave(void *arg, int64_t from, int64_t to, int thread)
     (void)thread;
     for (int64_t i = from; i < to; i++) {
         const pl_attend_block b = block_at(c, i);
-        const int64_t rows = b.n * c->job.group, first = first_chunk(c, &b) + c->wave_at, end = end_chunk(&b);
+        const int64_t rows = rows_of(c, &b), first = first_chunk(c, &b) + c->wave_at, end = end_chunk(&b);
         float *sum = c->sum + i * c->part_floats;
         if (first >= end) continue;
         if (c->wave_at == 0) memset(sum, 0, sizeof *sum * (size_t)(2 * rows)); /* l = 0: nothing yet */
@@ -144,32 +173,25 @@ int pl_cpu_attend(pl_stream *s, pl_tensor *y, const pl_tensor *q, pl_kv *kv, int
     c.queries = pl_max(1, BLOCK_ROWS / group);
     int rc = PL_ENOMEM;
     if (!(c.first = pl_scratch(s, (kv->n_spans + 1) * (int64_t)sizeof *c.first, err))) goto done;
-    int64_t most_queries = 0, most_chunks = 0;
-    c.first[0] = 0;
-    for (int32_t i = 0; i < kv->n_spans; i++) {
-        const pl_kv_span *span = &kv->span[i];
-        c.first[i + 1] = c.first[i] + blocks_of(&c, span);
-        most_queries = pl_max(most_queries, pl_min(c.queries, span->n));
-        const pl_attend_block whole = {.pos = span->pos, .n = span->n};
-        most_chunks = pl_max(most_chunks, end_chunk(&whole) - first_chunk(&c, &whole));
+    plan(&c);
+    if (c.n_tasks < 2 * s->n_threads) {
+        c.one_head = true;
+        plan(&c);
     }
-    const int64_t n_blocks = c.first[kv->n_spans], rows = most_queries * group;
-    const bool spread = s->n_threads > 1 && most_chunks > 1 && n_blocks < TASKS * s->n_threads;
-    if (spread) c.wave = pl_min(most_chunks, (4 * TASKS * s->n_threads + n_blocks - 1) / n_blocks);
-    c.part_floats = pl_round_up(pl_attend_part(rows, kv->o.value_dim), PL_LANES);
-    c.work_floats = pl_attend_work(rows, kv->o.key_dim, kv->o.value_dim);
-    const int64_t sums = spread ? n_blocks : s->n_threads;
+    const bool spread = s->n_threads > 1 && c.most_chunks > 1 && c.n_blocks < TASKS * s->n_threads;
+    if (spread) c.wave = pl_min(c.most_chunks, (4 * TASKS * s->n_threads + c.n_blocks - 1) / c.n_blocks);
+    c.part_floats = pl_round_up(pl_attend_part(c.most_rows, kv->o.value_dim), PL_LANES);
+    c.work_floats = pl_attend_work(c.most_rows, kv->o.key_dim, kv->o.value_dim);
+    const int64_t sums = spread ? c.n_blocks : s->n_threads;
     c.work = pl_scratch(s, s->n_threads * c.work_floats * 4, err);
     c.sum = c.work ? pl_scratch(s, sums * c.part_floats * 4, err) : NULL;
     c.part = c.sum ? pl_scratch(s, sums * c.wave * c.part_floats * 4, err) : NULL;
     if (!c.part) goto done;
-    if (!spread)
-        pl_parallel(s, n_blocks, 1, whole_blocks, &c);
-    else
-        for (; c.wave_at < most_chunks; c.wave_at += c.wave) {
-            pl_parallel(s, n_blocks * c.wave, 1, some_chunks, &c);
-            pl_parallel(s, n_blocks, n_blocks, merge_wave, &c);
-        }
+    if (!spread) pl_parallel(s, c.n_blocks, 1, whole_blocks, &c);
+    for (; spread && c.wave_at < c.most_chunks; c.wave_at += c.wave) {
+        pl_parallel(s, c.n_blocks * c.wave, 1, some_chunks, &c);
+        pl_parallel(s, c.n_blocks, c.n_blocks, merge_wave, &c);
+    }
     rc = PL_OK;
 done:
     pl_scratch_release(s, mark);

@@ -30,10 +30,11 @@ typedef struct pl_attend_job {
     float scale;
 } pl_attend_job;
 
-/* n consecutive queries of one sequence under one key head: n * group rows, query by query. */
+/* n consecutive queries of one sequence under some key heads: heads * n * group rows, ordered by key head, then query,
+ * then query head of the group. */
 typedef struct pl_attend_block {
     const pl_kv_seq *seq;
-    int32_t head;
+    int32_t head, heads;
     int64_t row, n; /* in the batch */
     int64_t pos;    /* of the first */
 } pl_attend_block;

@@ -3,23 +3,14 @@
 #include "maths.h"
 #include "rows.h"
 
-PL_INLINE vf get(const float *p, int64_t left) { return left < PL_LANES ? vf_load_n(p, left) : vf_load(p); }
-PL_INLINE void put(float *p, vf a, int64_t left)
-{
-    if (left < PL_LANES)
-        vf_store_n(p, a, left);
-    else
-        vf_store(p, a);
-}
-
 static void row_add(float *y, const float *a, const float *b, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += PL_LANES) put(y + i, vf_add(get(a + i, n - i), get(b + i, n - i)), n - i);
+    for (int64_t i = 0; i < n; i += PL_LANES) vf_put(y + i, vf_add(vf_get(a + i, n - i), vf_get(b + i, n - i)), n - i);
 }
 
 static void row_scale(float *y, const float *x, float by, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += PL_LANES) put(y + i, vf_mul(get(x + i, n - i), vf_set(by)), n - i);
+    for (int64_t i = 0; i < n; i += PL_LANES) vf_put(y + i, vf_mul(vf_get(x + i, n - i), vf_set(by)), n - i);
 }
 
 /* Squares are summed by fma into 4 x 16 chains (element i into lane i % 16 of chain i / 16 % 4), the chains as
@@ -38,25 +29,25 @@ static void row_rms_norm(float *y, const float *x, const float *w, float eps, in
     PL_UNROLL for (int c = 0; c < 4; c++)
     {
         const int64_t at = whole + c * PL_LANES;
-        const vf v = at < n ? get(x + at, n - at) : vf_set(0);
+        const vf v = at < n ? vf_get(x + at, n - at) : vf_set(0);
         sum[c] = vf_fma(v, v, sum[c]);
     }
     const float total = vf_sum(vf_add(vf_add(sum[0], sum[1]), vf_add(sum[2], sum[3])));
     const vf r = vf_set(1.0f / sqrtf(total / (float)n + eps));
     for (int64_t i = 0; i < n; i += PL_LANES)
-        put(y + i, vf_mul(vf_mul(get(x + i, n - i), r), get(w + i, n - i)), n - i);
+        vf_put(y + i, vf_mul(vf_mul(vf_get(x + i, n - i), r), vf_get(w + i, n - i)), n - i);
 }
 
 static void row_swiglu(float *y, const float *gate, const float *up, int64_t n)
 {
     for (int64_t i = 0; i < n; i += PL_LANES)
-        put(y + i, vf_mul(pl_vsilu(get(gate + i, n - i)), get(up + i, n - i)), n - i);
+        vf_put(y + i, vf_mul(pl_vsilu(vf_get(gate + i, n - i)), vf_get(up + i, n - i)), n - i);
 }
 
 static void row_geglu(float *y, const float *gate, const float *up, int64_t n)
 {
     for (int64_t i = 0; i < n; i += PL_LANES)
-        put(y + i, vf_mul(pl_vgelu(get(gate + i, n - i)), get(up + i, n - i)), n - i);
+        vf_put(y + i, vf_mul(pl_vgelu(vf_get(gate + i, n - i)), vf_get(up + i, n - i)), n - i);
 }
 
 /* The angle is a float product, as in the models' reference; its sine and cosine are taken in double. */
@@ -82,10 +73,10 @@ static void row_turn(float *y, const float *x, const float *sine, const float *c
         return;
     }
     for (int64_t i = 0; i < p; i += PL_LANES) {
-        const vf a = get(x + i, p - i), b = get(x + p + i, p - i);
-        const vf s = get(sine + i, p - i), c = get(cosine + i, p - i);
-        put(y + i, vf_fma(a, c, vf_mul(vf_mul(b, s), vf_set(-1))), p - i);
-        put(y + p + i, vf_fma(b, c, vf_mul(a, s)), p - i);
+        const vf a = vf_get(x + i, p - i), b = vf_get(x + p + i, p - i);
+        const vf s = vf_get(sine + i, p - i), c = vf_get(cosine + i, p - i);
+        vf_put(y + i, vf_fma(a, c, vf_mul(vf_mul(b, s), vf_set(-1))), p - i);
+        vf_put(y + p + i, vf_fma(b, c, vf_mul(a, s)), p - i);
     }
 }
 

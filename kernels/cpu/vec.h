@@ -187,6 +187,15 @@ PL_INLINE float vf_top(vf a)
         for (int i = 0; i < n; i++) v[i] = v[i] > v[i + n] ? v[i] : v[i + n];
     return v[0];
 }
+/* At most 16 lanes of what is left of a row: partial stores are slow, so only where they are needed. */
+PL_INLINE vf vf_get(const float *p, int64_t left) { return left < PL_LANES ? vf_load_n(p, left) : vf_load(p); }
+PL_INLINE void vf_put(float *p, vf a, int64_t left)
+{
+    if (left < PL_LANES)
+        vf_store_n(p, a, left);
+    else
+        vf_store(p, a);
+}
 PL_INLINE vf vf_load_bf16_n(const uint16_t *p, int64_t n)
 {
     uint16_t v[PL_LANES] = {0};
