@@ -12,9 +12,12 @@ end
 
 -- Without weights (for a plan) a constant still has a shape, and data that nobody reads.
 local function placeholder(shape)
-  local t = abi.new "pl_tensor"
+  local t, stride = abi.new "pl_tensor", 1
   t.ndim, t.dtype, t.data = #shape, C.PL_F32, abi.cast("void *", 1)
-  for i, n in ipairs(shape) do t.dim[i - 1] = n end
+  for i = #shape, 1, -1 do
+    t.dim[i - 1], t.stride[i - 1] = shape[i], stride
+    stride = stride * shape[i]
+  end
   return t
 end
 
