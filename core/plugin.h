@@ -3,7 +3,8 @@
 /* The CUDA backend is a shared object opened at run time, so that one build of perilune starts everywhere. */
 #include "dev.h"
 
-/* Opens the plug-in (file NULL: libperilune_cuda.so beside the program, then by the loader's own search). Where there
- * is no driver, no plug-in, a library of the plug-in missing, or no device: PL_EDEV and one clear sentence. */
+/* Opens the plug-in. file NULL: asks the driver for devices, then takes libperilune_cuda.so from beside the program or
+ * from ../lib/perilune. A file that is named is loaded without asking the driver (tests: the build for the CPU).
+ * PL_EDEV, with one sentence, where there is no driver, no device, no plug-in, or a library of the plug-in is missing. */
 int pl_plugin_open(void **handle, const pl_backend **out, const char *file, pl_err *err);
 #endif

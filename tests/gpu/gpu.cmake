@@ -1,0 +1,43 @@
+# gpu.cmake: what the program says where something is missing (core/plugin.c), with stand-ins for the driver.
+set(FAKE ${CMAKE_BINARY_DIR}/fake)
+function(fake_library target file dir)
+  add_library(${target} SHARED tests/gpu/fake.c)
+  set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${FAKE}/${dir} PREFIX "" SUFFIX "" OUTPUT_NAME ${file}
+    C_VISIBILITY_PRESET default BUILD_WITH_INSTALL_RPATH TRUE)
+  target_compile_definitions(${target} PRIVATE ${ARGN})
+endfunction()
+fake_library(fake_no_device libcuda.so.1 none FAKE_INIT=100 FAKE_COUNT=0)
+fake_library(fake_stub libcuda.so.1 stub FAKE_INIT=34 FAKE_COUNT=0)
+fake_library(fake_broken libcuda.so.1 broken FAKE_INIT=999 FAKE_COUNT=0)
+fake_library(fake_device libcuda.so.1 one FAKE_INIT=0 FAKE_COUNT=1)
+fake_library(fake_gone libgone.so.7 gone FAKE_GONE)
+fake_library(fake_plugin plugin.so plugin)
+target_link_libraries(fake_plugin PRIVATE fake_gone)
+
+add_executable(test_gpu_open tests/gpu/open.c)
+add_dependencies(test_gpu_open generated)
+target_link_libraries(test_gpu_open PRIVATE pl)
+set_target_properties(test_gpu_open PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${FAKE}) # no plug-in beside it
+
+function(opens name libraries sentence)
+  add_test(NAME gpu/open_${name} COMMAND test_gpu_open ${ARGN})
+  set_tests_properties(gpu/open_${name} PROPERTIES PASS_REGULAR_EXPRESSION "${sentence}"
+    ENVIRONMENT "LD_LIBRARY_PATH=${FAKE}/${libraries}" TIMEOUT 60)
+endfunction()
+find_library(CUDA_DRIVER libcuda.so.1)
+if(NOT CUDA_DRIVER)
+  opens(no_driver nowhere "^-5 cuda: no driver on this machine .*, quick")
+endif()
+opens(no_device none "^-5 cuda: a driver, but no device .*, quick")
+opens(stub stub "^-5 cuda: no driver: libcuda.so.1 is the toolkit's stub")
+opens(broken broken "^-5 cuda: the driver does not start, error 999")
+opens(no_plugin one "^-5 cuda: a device, but no libperilune_cuda.so beside the program")
+opens(no_file one "^-5 cuda: the plug-in does not load: .*nowhere.so" ${FAKE}/nowhere.so)
+opens(no_library one "^-5 cuda: the plug-in does not load: libgone.so.7: cannot open" $<TARGET_FILE:fake_plugin>)
+opens(no_symbol gone "^-5 cuda: .*libgone.so.7 is no plug-in of perilune" $<TARGET_FILE:fake_gone>)
+if(TARGET perilune_cuda_simt)
+  opens(simt nowhere "^cuda: device 0, CPU" $<TARGET_FILE:perilune_cuda_simt>)
+endif()
+if(TARGET perilune_cuda AND NOT CUDA_DRIVER) # the real plug-in, asked for by name
+  opens(real nowhere "^-5 cuda: no device: .*driver" ${CUDA_PLUGIN})
+endif()
