@@ -35,4 +35,11 @@ add_custom_command(OUTPUT ${CUDA_PLUGIN}
   DEPENDS ${NVCC_OBJECTS} ${CMAKE_SOURCE_DIR}/kernels/cuda/exports.txt COMMAND_EXPAND_LISTS COMMENT "libperilune_cuda.so")
 add_custom_target(perilune_cuda ALL DEPENDS ${CUDA_PLUGIN})
 add_dependencies(perilune_cuda generated)
+
+# The wrappers' self-test for a device (tests/gpu/run); built on demand.
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/cuda/selftest
+  COMMAND ${NVCC} ${NVCC_FLAGS} -Werror all-warnings -cudart static -o ${CMAKE_BINARY_DIR}/cuda/selftest
+    ${CMAKE_SOURCE_DIR}/tests/gpu/selftest.cu
+  DEPENDS tests/gpu/selftest.cu kernels/cuda/ptx.cuh COMMENT "gpu_selftest")
+add_custom_target(gpu_selftest DEPENDS ${CMAKE_BINARY_DIR}/cuda/selftest)
 install(FILES ${CUDA_PLUGIN} DESTINATION lib/perilune)

@@ -21,8 +21,10 @@ set(SIMT_DIRS ${SIMT}/include ${SIMT} ${CMAKE_SOURCE_DIR}/kernels/cuda ${CMAKE_S
 add_library(simt_base OBJECT core/base.c)
 add_executable(test_gpu_ops tests/gpu/ops.c tests/gpu/bench.c)
 add_dependencies(test_gpu_ops generated)
-target_include_directories(test_gpu_ops PRIVATE ${SIMT})
-target_link_libraries(test_gpu_ops PRIVATE pl)
+add_dependencies(test_gpu_ops pl)
+target_include_directories(test_gpu_ops PRIVATE core ${SIMT})
+# the archive alone, not the libraries behind it: the program also runs on a GPU machine that has none of them
+target_link_libraries(test_gpu_ops PRIVATE $<TARGET_FILE:pl> m dl pthread)
 
 # objects NAME FLAGS FILES...: the options of the C files do not fit, so these replace them
 function(simt_objects name flags)

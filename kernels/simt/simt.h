@@ -101,6 +101,7 @@ void progress();
 void fail(int code, bool fatal, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 bool lazy();     // do asynchronous copies land as late as legal?
 bool lazy_mma(); // the same for wgmma
+bool defer_streams();
 unsigned long block_serial();
 void *&slot();                                               // one pointer a worker, for the wgmma queue
 void defer(void (*fn)(void *), const void *arg, unsigned n); // queue an asynchronous operation of the block

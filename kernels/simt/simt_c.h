@@ -21,8 +21,8 @@ enum {                       /* what a launch can be blamed for */
 };
 SIMT_API int simt_status(void);         /* 0, or the first problem since the last call; clears it */
 SIMT_API const char *simt_report(void); /* its text */
-/* order: 0 forward, 1 reverse, 2 random by seed; lazy: asynchronous copies land as late as legal; threads: OS
- * threads for blocks; strict: 0 = exited threads count as arrived; quiet; spin_ms: patience with a spinning kernel.
+/* order: 0 forward, 1 reverse, 2 random by seed; lazy: asynchronous copies land as late as legal; defer: streams
+ * run their work when someone waits for it; threads: OS threads for blocks; strict: 0 = exited threads count as arrived; quiet; spin_ms: patience with a spinning kernel.
  * The same from the environment: SIMT_ORDER=fwd|rev|rand, SIMT_SEED, SIMT_LAZY, SIMT_THREADS, ... */
 SIMT_API void simt_config(const char *key, long v);
 SIMT_API int simt_has_checker(void);

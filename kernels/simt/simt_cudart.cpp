@@ -1,9 +1,11 @@
 // simt_cudart.cpp: the runtime calls that the backend's host code makes, on the CPU (include/cuda_runtime.h). Streams
-// run their work at once, in the order of issue; captured work is kept and replayed. Copies are checked against live
+// run their work at once, or (simt_config "defer") only when someone waits for them, so that a missing wait shows;
+// captured work is kept and replayed. Copies are checked against live
 // allocations: a wrong direction or length is an error here and silent damage on a device.
 #include "simt.h"
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdlib.h>
 #include <time.h>
 #include <vector>
@@ -16,14 +18,16 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
     CUgraph_st *capturing;
+    std::vector<std::function<void()>> queue;
 };
 struct CUevent_st {
     double ms;
     bool recorded;
 };
 
-static std::mutex mu;
+static std::mutex mu, queue_mu;
 static std::map<char *, size_t> &live = *new std::map<char *, size_t>;
+static std::set<cudaStream_t> &streams = *new std::set<cudaStream_t>;
 static size_t used;
 static const size_t total = (size_t)1 << 30;
 static int n_devices = 1;
@@ -37,9 +41,17 @@ static cudaError_t err(cudaError_t e)
 
 static bool keep(cudaStream_t s, std::function<void()> f)
 {
-    if (!s || !s->capturing) return false;
-    s->capturing->ops.push_back(f);
+    std::lock_guard<std::mutex> lock(queue_mu);
+    if (!s || (!s->capturing && !simt::defer_streams())) return false;
+    (s->capturing ? s->capturing->ops : s->queue).push_back(f);
     return true;
+}
+
+static void drain(cudaStream_t s)
+{
+    std::lock_guard<std::mutex> lock(queue_mu); // also while it runs: another thread may wait for the same work
+    for (auto &f : s->queue) f();
+    s->queue.clear();
 }
 
 static struct Install {
@@ -71,6 +83,17 @@ static bool copy_ok(const void *d, const void *s, size_t n, cudaMemcpyKind k)
     const bool to_device = k == cudaMemcpyHostToDevice || k == cudaMemcpyDeviceToDevice;
     const bool from_device = k == cudaMemcpyDeviceToHost || k == cudaMemcpyDeviceToDevice;
     return on_device(d, n) == to_device && on_device(s, n) == from_device;
+}
+
+// cudaFree, cudaMemcpy and cudaDeviceSynchronize wait for all streams.
+static void wait_all()
+{
+    std::vector<cudaStream_t> all;
+    {
+        std::lock_guard<std::mutex> lock(mu);
+        all.assign(streams.begin(), streams.end());
+    }
+    for (cudaStream_t s : all) drain(s);
 }
 
 static double now_ms()
@@ -127,6 +150,7 @@ cudaError_t cudaMalloc(void **p, size_t n)
 }
 cudaError_t cudaFree(void *p)
 {
+    wait_all();
     std::lock_guard<std::mutex> lock(mu);
     const auto it = live.find((char *)p);
     if (!p) return cudaSuccess;
@@ -143,6 +167,7 @@ cudaError_t cudaMemcpyAsync(void *d, const void *s, size_t n, cudaMemcpyKind k, 
 }
 cudaError_t cudaMemcpy(void *d, const void *s, size_t n, cudaMemcpyKind k)
 {
+    wait_all();
     return cudaMemcpyAsync(d, s, n, k, nullptr);
 }
 cudaError_t cudaMemcpy2DAsync(void *d, size_t dpitch, const void *s, size_t spitch, size_t width, size_t height,
@@ -164,17 +189,26 @@ cudaError_t cudaMemsetAsync(void *d, int v, size_t n, cudaStream_t st)
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
-    *s = new CUstream_st{nullptr};
+    *s = new CUstream_st{nullptr, {}};
+    std::lock_guard<std::mutex> lock(mu);
+    streams.insert(*s);
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    drain(s);
+    std::lock_guard<std::mutex> lock(mu);
+    streams.erase(s);
     delete s;
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     if (s && s->capturing) return err(cudaErrorStreamCaptureUnsupported);
+    if (s)
+        drain(s);
+    else
+        wait_all();
     return simt_status() ? err(cudaErrorLaunchFailure) : cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) { return cudaStreamSynchronize(nullptr); }
@@ -195,7 +229,11 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
         e->recorded = true;
     });
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t)
+{
+    wait_all();
+    return cudaSuccess;
+}
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
     if (!from->recorded || !to->recorded) return err(cudaErrorInvalidResourceHandle);
@@ -242,9 +280,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
     *x = new CUgraphExec_st{g->ops};
     return cudaSuccess;
 }
-cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t)
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s)
 {
-    for (auto &f : x->ops) f();
+    for (auto &f : x->ops) issue(s, f);
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g)

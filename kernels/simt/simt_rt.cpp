@@ -38,7 +38,7 @@ namespace simt
 __thread Tls tls = {nullptr, {}, {}, nullptr, 0, nullptr};
 Hooks hooks;
 bool (*capture)(cudaStream_t, std::function<void()>);
-Config cfg = {FORWARD, 0, 1, 0, 1, 20000, 1};
+Config cfg = {FORWARD, 0, 0, 1, 0, 1, 20000, 1};
 std::mutex mu;
 static std::atomic<unsigned long long> st_threads, st_blocks, st_switches, st_collectives;
 static const unsigned long CANARY = 0x5afe57ac5afe57acul; // at the far end of each stack
@@ -209,6 +209,7 @@ void leave(Worker *w)
 
 bool lazy() { return cfg.lazy & 1; }
 bool lazy_mma() { return cfg.lazy & 2; }
+bool defer_streams() { return cfg.defer; }
 unsigned long block_serial() { return worker()->serial; }
 void *&slot() { return worker()->user; }
 
@@ -411,10 +412,10 @@ static void run_worker(Launch &L, bool fixed, unsigned long only)
 
 static void read_environment()
 {
-    static const char *const key[] = {"order", "seed", "threads", "lazy", "strict", "quiet", "spin_ms"};
-    static const char *const name[] = {"SIMT_ORDER",  "SIMT_SEED",  "SIMT_THREADS", "SIMT_LAZY",
-                                       "SIMT_STRICT", "SIMT_QUIET", "SIMT_SPIN_MS"};
-    for (int i = 0; i < 7; i++) {
+    static const char *const key[] = {"order", "seed", "threads", "lazy", "defer", "strict", "quiet", "spin_ms"};
+    static const char *const name[] = {"SIMT_ORDER", "SIMT_SEED",   "SIMT_THREADS", "SIMT_LAZY",
+                                       "SIMT_DEFER", "SIMT_STRICT", "SIMT_QUIET",   "SIMT_SPIN_MS"};
+    for (int i = 0; i < 8; i++) {
         const char *v = getenv(name[i]);
         if (!v) continue;
         const long n = !strcmp(v, "fwd") ? 0 : !strcmp(v, "rev") ? 1 : !strcmp(v, "rand") ? 2 : atol(v);
@@ -539,7 +540,7 @@ extern "C" void simt_config(const char *key, long v)
     const struct {
         const char *key;
         int *at;
-    } table[] = {{"order", &cfg.order},   {"threads", &cfg.threads}, {"lazy", &cfg.lazy},
+    } table[] = {{"order", &cfg.order},   {"threads", &cfg.threads}, {"lazy", &cfg.lazy},      {"defer", &cfg.defer},
                  {"strict", &cfg.strict}, {"quiet", &cfg.quiet},     {"spin_ms", &cfg.spin_ms}};
     for (const auto &t : table)
         if (!strcmp(key, t.key)) *t.at = (int)v;

@@ -14,7 +14,7 @@ namespace simt
 enum { NEW, READY, BLOCKED, POLLING, DONE }; // Thr::state
 enum { FORWARD = 0, REVERSE, RANDOM };
 struct Config {
-    int order, lazy, strict, quiet, threads, spin_ms;
+    int order, lazy, defer, strict, quiet, threads, spin_ms;
     unsigned long seed;
 };
 extern Config cfg;

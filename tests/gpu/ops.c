@@ -1,4 +1,4 @@
-/* ops.c PLUGIN [--schedules N] [--bench]: the CUDA ops against the CPU definitions, through core/dev.h. The plug-in is
+/* ops.c PLUGIN [--schedules N] [--bench-only]: the CUDA ops against the CPU definitions, through core/dev.h. The plug-in is
  * the real one, or the same sources built for the CPU (kernels/simt), which then run under several schedules: forward,
  * reverse, random, with copies that land at once or as late as legal. Odd sizes, views between poisoned gaps, every
  * format that a kernel takes, two devices at once. Exit status 0 if all agree. */
@@ -342,7 +342,6 @@ static void error_test(run_state *st)
 {
     pl_err err = {0};
     matrix a, b;
-    pl_dev *none = NULL;
     pl_stream *s = pl_dev_stream(st->gpu);
     matrix_new(st, &a, PL_F32, 3, 4, 0, 0, NULL);
     matrix_new(st, &b, PL_F32, 4, 4, 0, 0, NULL);
@@ -356,7 +355,6 @@ static void error_test(run_state *st)
     const pl_dev_opts o = {.kind = PL_DEV_CUDA, .index = 1000};
     verdict(st, "device 1000",
             st->gpu->stream.backend->open(&(pl_stream){0}, &o, &err) == PL_EDEV ? NULL : "is not PL_EDEV");
-    (void)none;
     matrix_free(&a);
     matrix_free(&b);
 }
@@ -408,7 +406,8 @@ static void two_at_once(run_state *st, const char *plugin)
     close_devices(&b);
 }
 
-/* Schedules: copies at once, then late; forward, reverse, then random ones with growing seeds. */
+/* Schedules: copies at once, then late; forward, reverse, then random ones with growing seeds; every other pair with
+ * streams that run only when someone waits for them. */
 static void schedule(run_state *st, int i)
 {
     static const char *const name[] = {"forward", "reverse", "random"};
@@ -416,7 +415,9 @@ static void schedule(run_state *st, int i)
     simt.config("order", order);
     simt.config("seed", i);
     simt.config("lazy", i % 2 ? 3 : 0);
-    snprintf(st->where, sizeof st->where, "%s %d, copies %s", name[order], i, i % 2 ? "late" : "at once");
+    simt.config("defer", i / 2 % 2);
+    snprintf(st->where, sizeof st->where, "%s %d, copies %s%s", name[order], i, i % 2 ? "late" : "at once",
+             i / 2 % 2 ? ", streams late" : "");
 }
 
 void bench(pl_dev *gpu);
@@ -427,20 +428,25 @@ int main(int argc, char **argv)
     char text[160];
     run_state st = {.slack = 1};
     int n = 6;
-    bool with_bench = false;
+    bool bench_only = false;
     const char *plugin = argc > 1 ? argv[1] : NULL;
     for (int i = 2; i < argc; i++) {
-        if (!strcmp(argv[i], "--bench"))
-            with_bench = true;
+        if (!strcmp(argv[i], "--bench-only"))
+            bench_only = true;
         else if (!strcmp(argv[i], "--schedules") && i + 1 < argc)
             n = atoi(argv[++i]);
         else {
-            fprintf(stderr, "usage: %s PLUGIN [--schedules N] [--bench]\n", argv[0]);
+            fprintf(stderr, "usage: %s PLUGIN [--schedules N] [--bench-only]\n", argv[0]);
             return 2;
         }
     }
     const double t0 = pl_now_s();
     open_devices(&st, plugin);
+    if (bench_only) {
+        bench(st.gpu);
+        close_devices(&st);
+        return 0;
+    }
     void *h = st.gpu->plugin;
     *(void **)&simt.status = dlsym(h, "simt_status");
     *(void **)&simt.report = dlsym(h, "simt_report");
@@ -463,7 +469,6 @@ int main(int argc, char **argv)
     pack_test(&st);
     error_test(&st);
     if (!simt.status || !simt.has_checker()) two_at_once(&st, plugin);
-    if (with_bench) bench(st.gpu);
     close_devices(&st);
     const char *late = blame(NULL);
     if (late) verdict(&st, "closing", late);
