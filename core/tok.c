@@ -29,6 +29,7 @@ void pl_tok_close(pl_tok *t)
     pl_trie_free(&t->raw);
     pl_trie_free(&t->normal);
     pl_buf_free(&t->bytes);
+    pl_buf_free(&t->shown);
     free(t->pairs.slot);
     free(t->rank);
     free(t->added);
@@ -70,11 +71,14 @@ static int build_tries(pl_tok *t, pl_err *err)
     pl_buf scratch[2] = {{0}, {0}};
     int rc = PL_OK;
     for (int32_t i = 0; i < t->n_added && rc >= 0; i++) {
-        const pl_added *a = &t->added[i];
+        pl_added *a = &t->added[i];
         const char *name = pl_vocab_text(&t->vocab, a->id);
         int64_t n = t->vocab.word[a->id].n;
         t->added_of[a->id] = i;
         if (a->normalized) rc = pl_normalize(t->norm + t->name_norm, t->n_norm - t->name_norm, &m, scratch, &name, &n, err);
+        a->shown_at = t->shown.n;
+        a->n_shown = (int32_t)n;
+        if (rc >= 0) rc = pl_buf_put(&t->shown, name, n, err);
         if (rc >= 0 && n > 0) rc = pl_trie_add(a->normalized ? &t->normal : &t->raw, name, n, i, err);
     }
     pl_matcher_free(&m);

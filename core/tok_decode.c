@@ -62,8 +62,10 @@ static int hex(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <
 
 static int token_text(const pl_tok *t, int32_t id, bool first, pl_buf *x, pl_matcher *m, pl_err *err)
 {
+    const pl_added *a = t->added_of[id] >= 0 ? &t->added[t->added_of[id]] : NULL;
     x->n = 0;
-    PL_TRY(pl_buf_put(x, pl_vocab_text(&t->vocab, id), t->vocab.word[id].n, err));
+    if (a) PL_TRY(pl_buf_put(x, a->n_shown ? t->shown.p + a->shown_at : "", a->n_shown, err));
+    else PL_TRY(pl_buf_put(x, pl_vocab_text(&t->vocab, id), t->vocab.word[id].n, err));
     for (int32_t i = 0; i < t->n_token_steps; i++) {
         const pl_decode *d = &t->decode[i];
         switch (d->kind) {

@@ -109,6 +109,7 @@ typedef struct pl_added {
     bool gated;    /* matched only with PL_TOK_SPECIALS */
     bool normalized, lstrip, rstrip, single_word;
     bool outside;  /* the model does not know it: only its name in a text gives it */
+    int32_t shown_at, n_shown; /* its normalised name in pl_tok.shown, which is what decoding starts from */
 } pl_added;
 
 /* normalizers */
@@ -170,6 +171,7 @@ struct pl_tok {
     pl_added *added;
     int32_t n_added, cap_added;
     int32_t *added_of;       /* [n_ids] index into added, or -1 */
+    pl_buf shown;
     pl_trie raw, normal;     /* names matched before and after normalisation */
     pl_norm norm[PL_TOK_MAX_STEPS];
     pl_split split[PL_TOK_MAX_STEPS];
