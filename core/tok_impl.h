@@ -73,7 +73,10 @@ PL_MUST int pl_vocab_add(pl_vocab *v, int64_t id, const char *p, int64_t n, bool
 int32_t pl_vocab_find(const pl_vocab *v, const char *p, int64_t n);
 void pl_vocab_free(pl_vocab *v);
 PL_INLINE bool pl_vocab_has(const pl_vocab *v, int64_t id) { return id >= 0 && id < v->n_ids && v->word[id].n >= 0; }
-PL_INLINE const char *pl_vocab_text(const pl_vocab *v, int32_t id) { return v->text.p + v->word[id].at; }
+PL_INLINE const char *pl_vocab_text(const pl_vocab *v, int32_t id)
+{
+    return v->text.p ? v->text.p + v->word[id].at : ""; /* no text: the empty token is the only one */
+}
 
 typedef struct pl_pair { uint64_t key; int32_t rank, id; } pl_pair; /* key: left id << 32 | right id */
 typedef struct pl_pairs { pl_pair *slot; int32_t n_slots, n_used; } pl_pairs;

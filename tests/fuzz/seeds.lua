@@ -137,3 +137,4 @@ local regexes = { [=[[\p{L}&&\p{Lu}]]=], [=[[\p{L}&&[^\p{Lu}b]]]=], [=[[^\P{Ll}a
 for i, r in ipairs(regexes) do
   write("tokenizer_json", "regex-" .. i, tokenizer { vocab = '"a":0,"b":1', merges = "", pre_tokenizer = split((r:gsub("\\", "\\\\")), "Isolated") })
 end
+write("tokenizer_json", "empty-token", tokenizer { vocab = '"":7', added_tokens = added, pre_tokenizer = byte_level })
