@@ -71,7 +71,7 @@ PL_DEVICE void copy_tile(uint16_t *tile, const uint16_t *m, int64_t stride, int6
 #pragma unroll
         for (int j = 0; j < 8; j++)
             if (j < left) v[j >> 1] |= (uint32_t)from[j] << 16 * (j & 1);
-        *(uint4 *)to = make_uint4(v[0], v[1], v[2], v[3]);
+        pl_st(to, make_uint4(v[0], v[1], v[2], v[3]));
     }
 }
 
@@ -168,7 +168,7 @@ PL_DEVICE float value(bf16 h) { return pl_lo_bf16(h.u); }
 PL_DEVICE float value(f16 h) { return pl_from_f16(h.u); }
 PL_DEVICE void whole8(float v[8], const float *p)
 {
-    const float4 a = *(const float4 *)p, b = *(const float4 *)(p + 4);
+    const float4 a = pl_ld<float4>(p), b = pl_ld<float4>(p + 4);
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 PL_DEVICE void whole8(float v[8], const bf16 *p)

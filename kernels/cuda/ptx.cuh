@@ -60,7 +60,10 @@ PL_DEVICE float pl_from_f16(uint16_t h)
     return f;
 }
 
-// memory. ld_stream: 16 bytes that are read once
+// memory. Vectors (float4, uint4, uint2) go through pl_ld and pl_st, which on the CPU check the alignment that a device
+// demands; ld_stream: 16 bytes that are read once
+template <class V> PL_DEVICE V pl_ld(const void *p) { return *(const V *)p; }
+template <class V> PL_DEVICE void pl_st(void *p, V v) { *(V *)p = v; }
 PL_DEVICE uint4 pl_ld_stream(const void *p)
 {
     uint4 v;

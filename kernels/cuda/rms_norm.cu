@@ -8,19 +8,16 @@ enum { BLOCK = 256, WARPS = BLOCK / 32, WARP_ROW = 1024 };
 
 template <class T> struct vec4;
 template <> struct vec4<float> {
-    static PL_DEVICE float4 get(const float *p) { return *(const float4 *)p; }
-    static PL_DEVICE void put(float *p, float4 v) { *(float4 *)p = v; }
+    static PL_DEVICE float4 get(const float *p) { return pl_ld<float4>(p); }
+    static PL_DEVICE void put(float *p, float4 v) { pl_st(p, v); }
 };
 template <> struct vec4<uint16_t> {
     static PL_DEVICE float4 get(const uint16_t *p)
     {
-        const uint2 u = *(const uint2 *)p;
+        const uint2 u = pl_ld<uint2>(p);
         return make_float4(pl_lo_bf16(u.x), pl_hi_bf16(u.x), pl_lo_bf16(u.y), pl_hi_bf16(u.y));
     }
-    static PL_DEVICE void put(uint16_t *p, float4 v)
-    {
-        *(uint2 *)p = make_uint2(pl_bf16x2(v.x, v.y), pl_bf16x2(v.z, v.w));
-    }
+    static PL_DEVICE void put(uint16_t *p, float4 v) { pl_st(p, make_uint2(pl_bf16x2(v.x, v.y), pl_bf16x2(v.z, v.w))); }
 };
 
 // Sum over the row's threads: one warp, or all of the block.

@@ -28,7 +28,24 @@ inline uint16_t pl_to_bf16(float f) { return pl_f32_bf16(f); }
 inline float pl_from_f16(uint16_t h) { return pl_f16_f32(h); }
 
 // memory
-inline uint4 pl_ld_stream(const void *p) { return *(const uint4 *)p; }
+namespace simt
+{
+SIMT_RAW void aligned(const void *p, size_t n)
+{
+    if ((uintptr_t)p % n) fail(SIMT_MEM, true, "access of %zu bytes at %p is misaligned", n, p);
+}
+} // namespace simt
+template <class V> inline V pl_ld(const void *p)
+{
+    simt::aligned(p, sizeof(V));
+    return *(const V *)p;
+}
+template <class V> inline void pl_st(void *p, V v)
+{
+    simt::aligned(p, sizeof(V));
+    *(V *)p = v;
+}
+inline uint4 pl_ld_stream(const void *p) { return pl_ld<uint4>(p); }
 SIMT_RAW uint32_t pl_ld_acquire(const uint32_t *p)
 {
     simt::hit(p, 4, simt::ACQUIRE);

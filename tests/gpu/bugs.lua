@@ -5,24 +5,30 @@ local linear, rms, common = "linear.cu", "rms_norm.cu", "common.cuh"
 
 local bugs = {
   { "rms-no-barrier", rms, "    __syncthreads();\n    v = part[0];", "    v = part[0];" },
-  { "rms-tail-too-far", rms, "i < d; i += THREADS) {\n        const", "i <= d; i += THREADS) {\n        const" },
+  { "rms-tail-too-far", rms, "i < d; i += THREADS) {\n        const",
+    "i <= d; i += THREADS) {\n        const" },
   { "rms-rows-past-end", rms, "if (THREADS == 32 && row >= n_rows) return;", "" },
   { "rms-vector-unaligned", rms, "d4 = VEC ? d / 4 * 4 : 0", "d4 = d / 4 * 4" },
+  { "vec-unaligned", linear, "p.vec = w_vec && pl_rows_aligned(x, 4)", "p.vec = true" },
   { "sum-wrong-lane", common, "for (int o = 16; o; o >>= 1) v +=", "for (int o = 8; o; o >>= 1) v +=" },
   { "rows-dims-swapped", common, "q / m.d1 * m.s0 + q % m.d1 * m.s1", "q / m.d1 * m.s1 + q % m.d1 * m.s0" },
-  { "vec-no-barrier", linear, "    __syncthreads();\n    const int r = threadIdx.x / T", "    const int r = threadIdx.x / T" },
+  { "vec-no-barrier", linear, "    __syncthreads();\n    const int r = threadIdx.x / T",
+    "    const int r = threadIdx.x / T" },
   { "vec-rows-past-end", linear, "w + (r < n_rows ? r : 0) * p.w_stride", "w + r * p.w_stride" },
   { "vec-tail-whole", linear, "p.vec && p.k - k >= 8", "p.vec" },
   { "vec-warp-left-out", linear, "i < WARPS; i++) v += part[i]", "i < WARPS - 1; i++) v += part[i]" },
   { "tile-rows-past-end", linear, "left = row < rows ? k - at : 0", "left = k - at + 0 * rows" },
-  { "tile-k-tail-whole", linear, "pl_cp_async16(to, from, (int)left * 2)", "pl_cp_async16(to, from, left ? 16 : 0)" },
+  { "tile-k-tail-whole", linear, "pl_cp_async16(to, from, (int)left * 2)",
+    "pl_cp_async16(to, from, left ? 16 : 0)" },
   { "tile-wait-lax", linear, "pl_cp_wait<S::STAGES - 2>()", "pl_cp_wait<S::STAGES - 1>()" },
   { "tile-no-barrier", linear, "__syncthreads(); // step's", "// step's" },
   { "tile-no-commit", linear, "STAGES - 1);\n        pl_cp_commit();", "STAGES - 1);" },
   { "tile-fragment-order", linear, "* 16, s, false)", "* 16, s, true)" },
-  { "tile-swizzle", linear, "(c ^ (r & 7)) * 8;\n        int64_t left", "(c ^ (r & 3)) * 8;\n        int64_t left" },
+  { "tile-swizzle", linear, "(c ^ (r & 7)) * 8;\n        int64_t left",
+    "(c ^ (r & 3)) * 8;\n        int64_t left" },
   { "tile-mma-divergent", linear, "pl_mma_bf16(acc[i][j]", "if (n0 + lane < p.n) pl_mma_bf16(acc[i][j]" },
-  { "tile-reuse-early", linear, "        pl_cp_wait<0>();\n        __syncthreads();", "        pl_cp_wait<0>();" },
+  { "tile-reuse-early", linear, "        pl_cp_wait<0>();\n        __syncthreads();",
+    "        pl_cp_wait<0>();" },
   { "tile-sums-early", linear, "__syncthreads();\n        if (wk > 0) return;", "if (wk > 0) return;" },
   { "tile-y-of-first-chunk", linear, "p.y = y + t * p.y_stride", "p.y = y" },
   { "round-reads-past-end", linear, "2 * i + 1 < k ? from[2 * i + 1] : 0.f", "from[2 * i + 1]" },
@@ -74,8 +80,8 @@ local function run(m, changed)
       if not compile(m, u, o) then error("does not compile: " .. u) end
     end
   end
-  assert(sh("g++ -shared -o %s %s -Wl,-z,defs -Wl,-z,nodelete -Wl,--version-script=kernels/simt/exports.txt -lpthread",
-    so, objects))
+  local link = "-Wl,-z,defs -Wl,-z,nodelete -Wl,--version-script=kernels/simt/exports.txt -lpthread"
+  assert(sh("g++ -shared -o %s %s %s", so, objects, link))
   for u, o in pairs(keep) do write(("%s/%s/%s.o"):format(dir, m[1], u), o) end
   -- in a shell of its own, so that a crash is a result and not a message
   local ok = sh("timeout 300 sh -c '%s/test_gpu_ops %s --schedules %d; exit $?' >%s/out.txt 2>&1", build, so,

@@ -452,6 +452,7 @@ __global__ void b_early(const int *src, int *dst) // reads before the copy is kn
     dst[threadIdx.x] = s[threadIdx.x * 4];
     pl_cp_wait<0>();
 }
+__global__ void b_misaligned(int *o, const int *x) { o[threadIdx.x] = (int)pl_ld<uint4>(x + 4 * threadIdx.x + 1).x; }
 #define EXPECT(code, ...)                                            \
     do {                                                             \
         PL_LAUNCH(__VA_ARGS__);                                      \
@@ -468,6 +469,7 @@ static void rejected()
     EXPECT(SIMT_MASK, b_mask, one, dim3(32), 0, st, o.d);
     EXPECT(SIMT_LANE, b_lane, one, dim3(32), 0, st, o.d);
     EXPECT(SIMT_DIVERGENCE, b_mixed, one, dim3(32), 0, st, o.d);
+    EXPECT(SIMT_MEM, b_misaligned, one, dim3(4), 0, st, o.d, x.d);
     EXPECT(SIMT_CONFIG, b_past_end, one, dim3(2048), 0, st, o.d, x.d, 1);
     EXPECT(SIMT_CONFIG, b_past_shared, one, dim3(32), 60000, st, o.d);
     PL_LAUNCH(b_half, one, dim3(64), 0, st, o.d);
