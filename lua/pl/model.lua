@@ -107,7 +107,7 @@ function Model:submit(o)
     end
   end
   local room = self.context - #r.ids
-  if room < 1 then err.raise(("generate: a prompt of %d tokens, the cache has room for %d"):format(#r.ids, self.context)) end
+  if room < math.min(1, o.max_tokens or 256) then err.raise(("generate: a prompt of %d tokens, the cache has room for %d"):format(#r.ids, self.context)) end
   r.max_tokens = math.min(o.max_tokens or 256, room)
   local request, code = self.engine:submit(r)
   if not request then err.raise(("generate: no room for another request (%s)"):format(code), nil, code) end

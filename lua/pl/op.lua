@@ -125,9 +125,9 @@ local function unify(o, args, shape_of)
     if a ~= nil then
       local shape, lead = shape_of(a), 0
       if p.dims[1] == "..." then lead = #shape - #p.dims + 1 end
-      if lead < 0 or #shape ~= #p.dims - (p.dims[1] == "..." and 1 or 0) + lead then
+      if lead < 1 and p.dims[1] == "..." or #shape < #p.dims or lead == 0 and #shape > #p.dims then
         err.raise(("%s: %s has %d dimensions, want %s%d"):format(o.name, p.name, #shape, p.dims[1] == "..." and "at least " or "",
-          p.dims[1] == "..." and #p.dims - 1 or #p.dims), notes(o, args))
+          #p.dims), notes(o, args))
       end
       local function bind(letter, size)
         if bound[letter] == nil then

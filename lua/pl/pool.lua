@@ -37,7 +37,10 @@ end
 function methods:with(name, over)
   local p = {}
   for k, v in pairs(self) do p[k] = v end
-  for k, v in pairs(over or {}) do if fields[k] then p[k] = v end end
+  for _, k in ipairs { "act", "kv", "batch", "tokens", "context", "threads" } do
+    if over and over[k] ~= nil then p[k] = over[k] end
+  end
+  if over and over.act and not over.kv then p.kv = over.act end
   p.name = name
   p.act = p.act or "bf16"
   p.kv = p.kv or p.act

@@ -1,3 +1,222 @@
+-- The REPL. At a terminal: a prompt, history, completion, lines that go on until the chunk is whole; Ctrl-C ends a
+-- generation, not the process. From a pipe: lines are read and run without a prompt. An error never ends it.
+-- `perilune FILE [ARG...]` runs a file with the same environment.
+local abi, err = require "pl.abi", require "pl.err"
+local C = abi.C
 local M = {}
-function M.main() return 0 end
+
+-- The user's environment: Lua's own globals, pl, and short names.
+local function environment()
+  local pl = require "pl"
+  local env = { pl = pl, op = pl.op }
+  return setmetatable(env, { __index = function(_, k)
+    if k == "nn" then return pl.nn end
+    return _G[k]
+  end })
+end
+
+-- How a value is shown: strings quoted, tables one level deep.
+local function show(v)
+  if type(v) == "string" then return ("%q"):format(v):gsub("\\\n", "\\n") end
+  if type(v) ~= "table" or (getmetatable(v) or {}).__tostring then return tostring(v) end
+  if getmetatable(v) == false then return err.is(v) and tostring(v) or "table" end
+  local parts, n = {}, 0
+  for i, x in ipairs(v) do
+    n = i
+    if i > 16 then
+      parts[#parts + 1] = ("... %d"):format(#v)
+      break
+    end
+    parts[i] = type(x) == "table" and "{...}" or tostring(show(x))
+  end
+  local keys = {}
+  for k in pairs(v) do if type(k) ~= "number" or k % 1 ~= 0 or k < 1 or k > #v then keys[#keys + 1] = k end end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  for _, k in ipairs(keys) do
+    n = n + 1
+    if n > 32 then
+      parts[#parts + 1] = "..."
+      break
+    end
+    parts[#parts + 1] = ("%s = %s"):format(tostring(k), type(v[k]) == "table" and not (getmetatable(v[k]) or {}).__tostring and "{...}" or tostring(show(v[k])))
+  end
+  return "{ " .. table.concat(parts, ", ") .. " }"
+end
+
+local function print_all(n, ...)
+  local out = {}
+  for i = 1, n do
+    local ok, s = pcall(show, (select(i, ...)))
+    out[i] = ok and s or "?"
+  end
+  io.write(table.concat(out, "\t"), "\n")
+  io.flush()
+end
+
+-- Does this text need more lines?
+local function unfinished(msg) return msg:find("<eof>", 1, true) ~= nil or msg:find "unfinished %a+ %a+ near '<eof>'" ~= nil end
+
+local count = 0
+-- Compile as an expression, as statements with an expression after the last semicolon, or as statements. Returns a function, or nil and a message.
+local function compile(text, env)
+  count = count + 1
+  local name = "stdin" .. count
+  local body = text:gsub("^%s*=", "")
+  local f = loadstring("return " .. body, "=" .. name)
+  local before, last = body:match "^(.*;)%s*([^;\n]+)$"
+  if not f and before then f = loadstring(before .. " return " .. last, "=" .. name) end
+  local msg
+  if not f then f, msg = loadstring(text, "=" .. name) end
+  if not f then
+    count = count - 1
+    return nil, msg
+  end
+  err.register(name, text)
+  return setfenv(f, env)
+end
+
+local function handler(e)
+  if type(e) == "table" then return e end
+  return err.from(e)
+end
+
+-- Run a compiled chunk and show what it returns; an error is shown too. Returns true unless it failed.
+local function run(f)
+  local function done(ok, ...)
+    if ok then
+      local n = select("#", ...)
+      if n > 0 then print_all(n, ...) end
+      return true
+    end
+    io.stderr:write(tostring((...)), "\n")
+    io.stderr:flush()
+    return false
+  end
+  C.pl_host_interrupted(true)
+  return done(xpcall(f, handler))
+end
+
+-- Completion -------------------------------------------------------------------------------------------------------
+
+local model_words = { "generate", "logits", "score", "ids", "plan", "tokenizer", "tree", "kv", "close", "submit", "step" }
+local tensor_words = { "slice", "reshape", "split", "heads", "flat", "values", "at", "to", "type", "size", "describe", "close" }
+
+-- Words that can be completed: globals of the session, fields of pl, ops, methods of what its variables hold.
+local function words(env)
+  local set = {}
+  for k, v in pairs(env) do
+    set[k] = true
+    local methods = type(v) == "cdata" and tensor_words or type(v) == "table" and rawget(v, "fitted") and model_words
+    for _, m in ipairs(methods or {}) do set[k .. ":" .. m] = true end
+  end
+  for _, k in ipairs(err.names(_G)) do set[k] = true end
+  for _, k in ipairs { "load", "tensor", "zeros", "scope", "kv", "device", "version", "dims", "weight", "each_layer", "const", "recipe", "pool" } do
+    set["pl." .. k] = true
+  end
+  for _, o in ipairs(require("pl.op").all()) do set["op." .. o.name], set["pl.op." .. o.name] = true, true end
+  for _, lib in ipairs { "string", "table", "math", "io", "os" } do
+    for k in pairs(_G[lib]) do set[lib .. "." .. k] = true end
+  end
+  local list = {}
+  for k in pairs(set) do if type(k) == "string" then list[#list + 1] = k end end
+  table.sort(list)
+  return table.concat(list, "\n")
+end
+
+-- Input ------------------------------------------------------------------------------------------------------------
+
+local function history_file()
+  local home = os.getenv "HOME"
+  local state = os.getenv "XDG_STATE_HOME" or home and home .. "/.local/state"
+  return state and state .. "/perilune/history", state and state .. "/perilune"
+end
+
+local function keep_history(file, dir)
+  if C.pl_line_history(file, true) == 0 then return end
+  os.execute("mkdir -p '" .. dir:gsub("'", "'\\''") .. "' 2>/dev/null")
+  C.pl_line_history(file, true)
+end
+
+local function read_edited(prompt, env)
+  local p = C.pl_line_read(prompt, words(env))
+  if p == nil then return nil end
+  local line = abi.string(p)
+  C.pl_line_free(p)
+  return line
+end
+
+local function interactive(env)
+  local file, dir = history_file()
+  if file then C.pl_line_history(file, false) end
+  print(("perilune %s   %s   pl.load(path), op.NAME(...), Ctrl-D to leave"):format(abi.version(), require("pl.dev").get():describe()))
+  local text
+  while true do
+    local line = read_edited(text and ">> " or "> ", env)
+    if not line then break end
+    text = text and text .. "\n" .. line or line
+    if text:find "%S" then
+      local f, msg = compile(text, env)
+      if f then
+        text = nil
+        run(f)
+      elseif not unfinished(msg) or line == "" then
+        text = nil
+        io.stderr:write((msg:gsub("^[^:]*:(%d+): ", "line %1: ")), "\n")
+      end
+    else
+      text = nil
+    end
+  end
+  print ""
+  if file then keep_history(file, dir) end
+  return 0
+end
+
+local function piped(env)
+  local text, ok
+  for line in io.lines() do
+    text = text and text .. "\n" .. line or line
+    local f, msg = compile(text, env)
+    if f then
+      text = nil
+      if not run(f) then ok = false end
+    elseif not unfinished(msg) then
+      text = nil
+      io.stderr:write((msg:gsub("^[^:]*:(%d+): ", "line %1: ")), "\n")
+    end
+  end
+  if text and text:find "%S" then io.stderr:write("the last chunk is not finished\n") end
+  return 0
+end
+
+local function file(args, env)
+  local path = args[1]
+  local f = io.open(path, "rb")
+  if not f then error(err.new(path .. ": no such file"), 0) end
+  local text = f:read "*a"
+  f:close()
+  text = text:gsub("^#![^\n]*", "")
+  local chunk, msg = loadstring(text, "@" .. path)
+  if not chunk then error(err.new(msg), 0) end
+  err.register(path, text)
+  arg = { [0] = path, unpack(args, 2) }
+  setfenv(chunk, env)
+  local ok, e = xpcall(function() return chunk(unpack(args, 2)) end, handler)
+  if ok then return 0 end
+  io.stderr:write(tostring(e), "\n")
+  return 1
+end
+
+function M.main(args)
+  local env = environment()
+  if args[1] == "-e" then
+    if not args[2] then require("pl.cli").usage "-e wants a text" end
+    local f, msg = compile(args[2], env)
+    if not f then error(err.new(msg), 0) end
+    return run(f) and 0 or 1
+  end
+  if args[1] then return file(args, env) end
+  return (C.pl_host_is_tty(0) and interactive or piped)(env)
+end
+
 return M

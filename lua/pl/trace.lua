@@ -95,7 +95,7 @@ end
 function M.const(numbers)
   if type(numbers) ~= "table" or #numbers == 0 then err.raise("const: want a list of numbers") end
   local tr = sym.trace
-  if not tr then return require("pl.tensor").new { numbers } end
+  if not tr then return require("pl.tensor").new(numbers) end
   local s = tr.consts[numbers]
   if not s then
     local copy = {}

@@ -24,7 +24,8 @@ function M.run(o)
   local ids = m:ids(prompt)
   if #ids == 0 then require("pl.cli").usage "the prompt is empty" end
   local most = rawget(m.d, "context") or math.huge
-  m:start(math.min(#ids + o.max_tokens, math.max(most, #ids + 1)))
+  if #ids > most then error(require("pl.err").new(("the prompt has %d tokens, the model's context %d"):format(#ids, most)), 0) end
+  m:start(math.min(#ids + o.max_tokens, most))
   local show
   if not o.json then
     show = function(s)

@@ -1,0 +1,135 @@
+-- The command line: verbs, their JSON, their exit codes, and what `plan` adds up.
+local cjson = require "cjson"
+local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
+local model = "tests/data/tiny-llama"
+local passed, failed = 0, 0
+local function verdict(ok, what)
+  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
+end
+
+local function call(args, input)
+  local errors, stdin = os.tmpname(), os.tmpname()
+  local f = assert(io.open(stdin, "wb"))
+  f:write(input or "")
+  f:close()
+  local p = io.popen(("%s %s 2>%s <%s; echo \" $?\""):format(perilune, args, errors, stdin))
+  local out = p:read "*a"
+  p:close()
+  local e = io.open(errors)
+  local said = e:read "*a"
+  e:close()
+  os.remove(errors)
+  os.remove(stdin)
+  local body, code = out:match "^(.*) (%d+)\n$"
+  return body, tonumber(code), said
+end
+
+local function fails(args, want, code)
+  local out, got, said = call(args)
+  verdict(got == code and said:find(want, 1, true), ("%s: exit %s\n%s\nwant %d: %s"):format(args, tostring(got), said, code, want))
+  verdict(out == "", args .. ": wrote to stdout: " .. out)
+end
+
+-- wrong calls are 2, failures 1, both on stderr
+fails("rnu " .. model, "did you mean 'run'?", 2)
+fails("--nonsense", "unknown option", 2)
+fails("run", "missing argument", 2)
+fails("run " .. model, "one of --prompt, --file and --ids", 2)
+fails("run " .. model .. " --prompt a --ids 1", "one of --prompt, --file and --ids", 2)
+fails("run " .. model .. " --ids 1,x", "'x' is not a token id", 2)
+fails("run " .. model .. " --ids 1 --act f64", "--act", 2)
+fails("run " .. model .. " --ids 1 --max-tokens -1", "max-tokens", 2)
+fails("run " .. model .. " --ids 5000", "token", 1)
+fails("run /no/such/model --ids 1", "/no/such/model", 1)
+fails("run recipes/llama.lua --ids 1", "it needs weights", 1)
+fails("run " .. model .. " --ids 1 --file /no/such/file", "one of", 2)
+fails("score " .. model .. " --file /no/such/file", "/no/such/file", 1)
+fails("check /no/such/recipe.lua", "no recipe", 1)
+fails("check llma", "did you mean 'llama'?", 1)
+
+local out, code = call "--version"
+verdict(code == 0 and out:match "^perilune %d+%.%d+%.%d+\n$", "--version: " .. out)
+out, code = call "--help"
+verdict(code == 0 and out:find "perilune run" and out:find "perilune plan", "--help")
+for _, verb in ipairs { "run", "score", "tokenize", "check", "plan" } do
+  out, code = call(verb .. " --help")
+  verdict(code == 0 and out:find("Usage: perilune " .. verb, 1, true), verb .. " --help: " .. out)
+end
+
+-- run
+out, code = call("run " .. model .. " --ids 333 --max-tokens 6 --act f32 --json")
+local r = cjson.decode(out)
+verdict(code == 0 and table.concat(r.tokens, " ") == "262 71 16 223 223 223", "run --json: " .. out)
+verdict(r.prompt_tokens == 1 and r.finish_reason == "length" and r.act == "f32", "run --json: " .. out)
+for _, k in ipairs { "load_s", "prefill_s", "decode_s", "prefill_tok_s", "decode_tok_s" } do
+  verdict(type(r.timings[k]) == "number" and r.timings[k] > 0, "timings." .. k)
+end
+local text, _, said = call("run " .. model .. " --prompt 'Question' --max-tokens 6 --act f32")
+verdict(text == "Question" .. r.text .. "\n", ("run as text: %q, json has %q"):format(text, r.text))
+verdict(said:find "tok/s" and said:find "act f32", "run says how fast: " .. said)
+out = call("run recipes/llama.lua --weights " .. model .. " --ids 333 --max-tokens 6 --act f32 --json")
+verdict(table.concat(cjson.decode(out).tokens, " ") == "262 71 16 223 223 223", "run RECIPE --weights: " .. out)
+out = call("run " .. model .. " --recipe llama --ids 333 --max-tokens 6 --act f32 --json")
+verdict(table.concat(cjson.decode(out).tokens, " ") == "262 71 16 223 223 223", "run --recipe: " .. out)
+out = call("run " .. model .. " --ids 333 --max-tokens 0 --json")
+verdict(#cjson.decode(out).tokens == 0 and cjson.decode(out).finish_reason == "length", "run --max-tokens 0: " .. out)
+local a = call("run " .. model .. " --ids 333 --max-tokens 20 --temperature 1 --seed 7 --ignore-eos --json")
+local b = call("run " .. model .. " --ids 333 --max-tokens 20 --temperature 1 --seed 7 --ignore-eos --threads 1 --json")
+local c = call("run " .. model .. " --ids 333 --max-tokens 20 --temperature 1 --seed 8 --ignore-eos --json")
+local function tokens(json) return table.concat(cjson.decode(json).tokens, " ") end
+verdict(tokens(a) == tokens(b) and tokens(a) ~= tokens(c), "seeds")
+
+-- score
+out, code = call("score " .. model .. " --ids 333,28,375 --top 5 --act f32 --json")
+r = cjson.decode(out)
+verdict(code == 0 and #r.top == 5 and #r.tokens == 3 and r.nll > 0 and r.logsumexp > r.top[1][2], "score: " .. out)
+for i = 2, 5 do verdict(r.top[i][2] <= r.top[i - 1][2], "score: the order of top") end
+out = call("score " .. model .. " --ids 333 --json")
+verdict(cjson.decode(out).nll == cjson.null, "score of one token: " .. out)
+
+-- tokenize
+out = call("tokenize " .. model, "Question")
+verdict(out == "333\n", "tokenize: " .. out)
+out = call("tokenize " .. model .. " --json", "Question")
+verdict(cjson.decode(out).tokens[1] == 333, "tokenize --json: " .. out)
+out = call("tokenize " .. model .. " --lines", '"Question"\n"a\\nb"\n""\n')
+verdict(out:match "^%[333%]\n%[[%d,]+%]\n%[%]\n$", "tokenize --lines: " .. out)
+local ids = out:match "\n(%[.-%])\n"
+out = call("tokenize " .. model .. " --decode --lines", ids .. "\n[]\n")
+verdict(out == '"a\\nb"\n""\n', "tokenize --decode --lines: " .. out)
+out = call("tokenize " .. model .. " --decode", "333, 333")
+verdict(out == "QuestionQuestion", "tokenize --decode: " .. out)
+out = call("tokenize " .. model, "<|im_end|>")
+verdict(out ~= "2\n", "a special token's name is plain text: " .. out)
+out = call("tokenize " .. model .. " --specials", "<|im_end|>")
+verdict(out == "2\n", "tokenize --specials: " .. out)
+
+-- check and plan
+out, code = call "check recipes/gemma3.lua"
+verdict(code == 0 and out:find "fine", "check: " .. out)
+out, code = call("plan " .. model .. " --json --context 256 --batch 2")
+r = cjson.decode(out)
+local d, V = 192, 1024
+local per_layer = d * 192 * 2 + d * 64 * 2 + 3 * d * 512 -- q, o; k, v; the feed-forward
+verdict(code == 0 and r.parameters == 2 * V * d + 4 * (per_layer + 2 * d) + d, "plan: parameters " .. tostring(r.parameters))
+local sum = 0
+for _, w in ipairs(r.weights) do
+  sum = sum + w.bytes
+  if w.class == "norm" then verdict(w.format == "f32" and w.bytes == 9 * d * 4, "plan: norms") end
+  if w.class == "mlp" then verdict(w.format == "bf16" and w.weights == 12 and w.bytes >= 4 * 3 * d * 512 * 2, "plan: mlp") end
+end
+verdict(sum == r.weight_bytes and r.total_bytes == r.weight_bytes + r.cache_bytes + r.activation_bytes, "plan: sums")
+verdict(r.cache_bytes_per_token == 4 * 2 * 32 * 2 * 2 and r.cache_bytes == 2 * 256 * r.cache_bytes_per_token, "plan: cache")
+out = call("plan " .. model .. " --json --act f32 --context 256")
+verdict(cjson.decode(out).cache_bytes_per_token == 4 * 2 * 32 * 2 * 4, "plan: an f32 cache")
+out, code = call "plan recipes/llama.lua --json"
+verdict(code == 0 and cjson.decode(out).parameters == 134515008, "plan of a recipe: " .. out)
+out = call "plan qwen3 --json"
+verdict(cjson.decode(out).parameters == 596049920, "plan of qwen3: " .. out)
+out = call "plan gemma3 --json"
+verdict(cjson.decode(out).parameters == 268098176, "plan of gemma3: " .. out)
+out = call "plan qwen2 --json"
+verdict(cjson.decode(out).parameters == 494032768, "plan of qwen2: " .. out)
+
+print(("%d passed, %d failed"):format(passed, failed))
+os.exit(failed == 0 and 0 or 1)
