@@ -36,6 +36,11 @@ exports() { # the program exports the C ABI and nothing else
   [ -z "$found" ] || { echo "exported, but not pl_*:" && echo "$found" && return 1; }
 }
 
+readme() { # the recipe that the README shows is the one that runs
+  luajit -e 'local function read(p) return assert(io.open(p)):read "*a" end
+    os.exit(read("README.md"):find(read("recipes/llama.lua"):gsub("%s+$", ""), 1, true) and 0 or 1)'
+}
+
 long_files() { # a file reads in one sitting
   git ls-files '*.c' '*.h' '*.lua' '*.cu' | xargs wc -l | awk '$1 > 700 && $2 != "total" { print $2 ": " $1 " lines"; bad = 1 } END { exit bad }'
 }
@@ -49,6 +54,7 @@ step shell shell
 step op-tests op_tests
 step writable-symbols writable
 step exports exports
+step readme readme
 step long-files long_files
 [ "$mode" = quick ] || step clang-tidy tidy
 exit $failed
