@@ -3,33 +3,41 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 CONFIG = cmake -G Ninja -B $(BUILD) -DCMAKE_BUILD_TYPE=RelWithDebInfo
 
-.PHONY: all setup build run test check lint bench fuzz asan tsan install clean
+.PHONY: all setup configure build everything run test check lint bench fuzz asan tsan install clean
 
 all: build
 
 setup:
 	@tools/setup.sh
 
-build: setup
-	@[ -f $(BUILD)/build.ninja ] || $(CONFIG) >/dev/null
-	@ninja -C $(BUILD) -j$(JOBS) --quiet
+configure: setup
+	@[ -f $(BUILD)/build.ninja ] || { echo "Configuring $(BUILD)"; $(CONFIG) >/dev/null; }
 
-run: build
+# the program, and the CUDA plug-in where there is a compiler for it
+build: configure
+	@ninja -C $(BUILD) -j$(JOBS) program
+
+# the program, and everything that tests and benchmarks need
+everything: configure
+	@ninja -C $(BUILD) -j$(JOBS)
+
+run: configure
+	@ninja -C $(BUILD) -j$(JOBS) perilune
 	@model=$$(tools/model.sh smollm2) && \
 	echo && echo "$(BUILD)/perilune run $$model --prompt 'The three primary colours are' --max-tokens 64" && \
 	$(BUILD)/perilune run "$$model" --prompt 'The three primary colours are' --max-tokens 64
 
-test: build
+test: everything
 	@tools/test.sh $(BUILD)
 
 # everything: sanitizers, all kernel modes, benchmarks; tens of minutes
-check: build
+check: everything
 	@tools/check.sh
 
-lint: build
+lint: everything
 	@tools/lint.sh $(BUILD)
 
-bench: build
+bench: everything
 	@bench/run.sh $(BUILD)
 
 fuzz: setup
