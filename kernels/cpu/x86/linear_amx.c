@@ -35,14 +35,15 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, part *
         const uint8_t *block = blocks + (u0 + u) / per * l->bytes;
         const int in = (int)((u0 + u) % per);
         const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
-        PL_UNROLL for (int h = 0; h < VECS; h++) {
-            if (dtype != PL_BF16)
-                PL_UNROLL for (int i = 0; i < 16; i++) {
+        for (int j = 0; dtype != PL_BF16 && j < 4; j++, code += octet_bytes(dtype))
+            PL_UNROLL for (int i = 0; i < 4; i++)
+                PL_UNROLL for (int h = 0; h < VECS; h++) {
                     V we, wo;
-                    pair(dtype, code, high, i, h, &we, &wo);
+                    pair(dtype, code, high, j, i, h, &we, &wo);
                     const I both = i_or(i_srl(i_cast(we), 16), i_and(i_cast(wo), i_set((int32_t)0xffff0000)));
-                    i_store(tiles + u * TILE + (i * ROWS + h * LANES) * 2, both);
+                    i_store(tiles + u * TILE + ((4 * j + i) * ROWS + h * LANES) * 2, both);
                 }
+        PL_UNROLL for (int h = 0; h < VECS; h++) {
             if (l->d >= 0)
                 PL_UNROLL for (int half = 0; half < 2; half++)
                     v_store(a->scale + (u * 2 + half) * ROWS + h * LANES, scale_of(dtype, block, in, half, h));

@@ -3,48 +3,68 @@
  * sums is that of the definition (linear.c). */
 #include "linear_decode.h"
 
-/* x lies in groups of G tokens (of fewer at the end): [units*32][tokens of the group], so that one pointer serves.
- * Tokens t0..t0+T-1, a group, by one block row, straight from the packed form. */
-PL_INLINE void direct(const int dtype, const int T, const pl_product *p, int64_t b, int64_t t0)
+/* x lies in groups of tokens: [units*32][tokens of the group], so that one pointer serves a tile. */
+
+/* Sums of T tokens by block row b, straight from the packed form. With `split` the even chains of a unit are finished
+ * before the odd ones begin: half as many accumulators, for many tokens. One token's code is left to the compiler;
+ * with more, it has to be told where the sums are (V_MAC). */
+PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_product *p, int64_t b, int64_t t0)
 {
+    enum { AHEAD = 2048, MAX_T = 6 };
     const pl_layout *l = &pl_layout_table[dtype];
-    enum { AHEAD = 2048 };
-    const uint8_t *block = p->w + b * p->w_bytes;
     const float *x = p->x + t0 * p->units * UNIT, *sum = p->sum + t0 * p->units;
-    const int per = l->k / UNIT, step = l->bytes / per;
-    V acc[4][VECS];
+    const int per = l->k / UNIT, step = l->bytes / per, passes = split ? 2 : 1;
+    const uint8_t *block = p->w + b * p->w_bytes;
+    V acc[MAX_T][VECS];
     PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] = v_zero();
-    int64_t u = 0;
-    for (; u < p->units; block += l->bytes)
+    for (int64_t u = 0; u < p->units; block += l->bytes)
         for (int in = 0; in < per && u < p->units; in++, u++, x += UNIT * T, sum += T) {
             const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
-            V e[4][VECS], o[4][VECS];
+            V e[MAX_T][VECS], o[MAX_T][VECS];
             PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
             PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
-            PL_UNROLL for (int i = 0; i < 16; i++) {
-                PL_UNROLL for (int h = 0; h < VECS; h++) {
-                    V we, wo;
-                    pair(dtype, code, high, i, h, &we, &wo);
-                    PL_UNROLL for (int t = 0; t < T; t++) {
-                        e[t][h] = v_fma(we, v_set(x[2 * i * T + t]), e[t][h]);
-                        o[t][h] = v_fma(wo, v_set(x[(2 * i + 1) * T + t]), o[t][h]);
-                    }
-                }
-                if (dtype == PL_Q6_K && i == 7)
-                    PL_UNROLL for (int h = 0; h < VECS; h++) {
-                        const V d = scale_of(dtype, block, in, 0, h);
-                        PL_UNROLL for (int t = 0; t < T; t++) {
-                            acc[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
-                            e[t][h] = o[t][h] = v_zero();
+            if (T == 1 && dtype != PL_Q6_K)
+                PL_UNROLL for (int j = 0; j < 4; j++)
+                    PL_UNROLL for (int i = 0; i < 4; i++)
+                        PL_UNROLL for (int h = 0; h < VECS; h++) {
+                            V we, wo;
+                            pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we, &wo);
+                            e[0][h] = v_fma(we, v_set(x[8 * j + 2 * i]), e[0][h]);
+                            o[0][h] = v_fma(wo, v_set(x[8 * j + 2 * i + 1]), o[0][h]);
+                        }
+            else
+                PL_UNROLL for (int pass = 0; pass < passes; pass++)
+                    for (int j = 0; j < 4; j++) {
+                        PL_UNROLL for (int i = 0; i < 4; i++) {
+                            const float *xi = x + (8 * j + 2 * i) * T;
+                            V we[VECS], wo[VECS];
+                            PL_UNROLL for (int h = 0; h < VECS; h++)
+                                pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we[h], &wo[h]);
+                            if (!split || pass == 0)
+                                PL_UNROLL for (int t = 0; t < T; t++) {
+                                    const V xe = v_set(xi[t]);
+                                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(e[t][h], we[h], xe);
+                                }
+                            if (!split || pass == 1)
+                                PL_UNROLL for (int t = 0; t < T; t++) {
+                                    const V xo = v_set(xi[T + t]);
+                                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(o[t][h], wo[h], xo);
+                                }
+                        }
+                        if (dtype != PL_Q6_K || j != 1) continue;
+                        PL_UNROLL for (int h = 0; h < VECS; h++) { /* the first 16 k are a group of their own */
+                            const V d = scale_of(dtype, block, in, 0, h);
+                            PL_UNROLL for (int t = 0; t < T; t++) {
+                                acc[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
+                                e[t][h] = o[t][h] = v_zero();
+                            }
                         }
                     }
-            }
             PL_UNROLL for (int h = 0; h < VECS; h++) {
-                if (l->d < 0) {
-                    PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] = v_add(acc[t][h], v_add(e[t][h], o[t][h]));
-                } else {
-                    const V d = scale_of(dtype, block, in, 1, h);
-                    PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
+                const V d = scale_of(dtype, block, in, 1, h);
+                PL_UNROLL for (int t = 0; t < T; t++) {
+                    const V s = v_add(e[t][h], o[t][h]);
+                    acc[t][h] = l->d < 0 ? v_add(s, acc[t][h]) : v_fma(d, s, acc[t][h]);
                 }
                 if (l->m >= 0) {
                     const V m = min_of(dtype, block, in, h);
@@ -70,16 +90,36 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, const 
         const uint8_t *block = blocks + (u0 + u) / per * l->bytes;
         const int in = (int)((u0 + u) % per);
         const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
+        for (int j = 0; j < 4; j++, code += octet_bytes(dtype))
+            PL_UNROLL for (int i = 0; i < 4; i++)
+                PL_UNROLL for (int h = 0; h < VECS; h++) {
+                    float *to = a->panel + (u * UNIT + 8 * j + 2 * i) * ROWS + h * LANES;
+                    V we, wo;
+                    pair(dtype, code, high, j, i, h, &we, &wo);
+                    v_store(to, we);
+                    v_store(to + ROWS, wo);
+                }
         PL_UNROLL for (int h = 0; h < VECS; h++) {
-            PL_UNROLL for (int i = 0; i < 16; i++) {
-                V we, wo;
-                pair(dtype, code, high, i, h, &we, &wo);
-                v_store(a->panel + (u * UNIT + 2 * i) * ROWS + h * LANES, we);
-                v_store(a->panel + (u * UNIT + 2 * i + 1) * ROWS + h * LANES, wo);
-            }
             PL_UNROLL for (int half = 0; half < 2; half++)
                 v_store(a->scale + (u * 2 + half) * ROWS + h * LANES, scale_of(dtype, block, in, half, h));
             if (l->m >= 0) v_store(a->min + u * ROWS + h * LANES, min_of(dtype, block, in, h));
+        }
+    }
+}
+
+/* One chain of a tile: every second k from w and x on, n of them. */
+PL_INLINE void chain(const int T, const int n, const float *w, const float *x, V s[][VECS])
+{
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) s[t][h] = v_zero();
+    PL_UNROLL for (int i = 0; i < n; i++) {
+        V wi[VECS];
+        PL_UNROLL for (int h = 0; h < VECS; h++) {
+            wi[h] = v_load(w + 2 * i * ROWS + h * LANES);
+            V_KEEP(wi[h]);
+        }
+        PL_UNROLL for (int t = 0; t < T; t++) {
+            const V xi = v_set(x[2 * i * T + t]);
+            PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(s[t][h], wi[h], xi);
         }
     }
 }
@@ -93,26 +133,8 @@ PL_INLINE void tile(const int T, const bool min, const bool halves, const part *
     for (int64_t u = 0; u < a->units; u++, sum += T) {
         V e[8][VECS], o[8][VECS];
         for (int half = 0; half < n_halves; half++, x += 2 * pairs * T, w += 2 * pairs * ROWS) {
-            PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
-            PL_UNROLL for (int i = 0; i < pairs; i++) {
-                V we[VECS], wo[VECS];
-                PL_UNROLL for (int h = 0; h < VECS; h++) {
-                    we[h] = v_load(w + 2 * i * ROWS + h * LANES);
-                    V_KEEP(we[h]);
-                }
-                PL_UNROLL for (int t = 0; t < T; t++) {
-                    const V xe = v_set(x[2 * i * T + t]);
-                    PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = v_fma(we[h], xe, e[t][h]);
-                }
-                PL_UNROLL for (int h = 0; h < VECS; h++) {
-                    wo[h] = v_load(w + (2 * i + 1) * ROWS + h * LANES);
-                    V_KEEP(wo[h]);
-                }
-                PL_UNROLL for (int t = 0; t < T; t++) {
-                    const V xo = v_set(x[(2 * i + 1) * T + t]);
-                    PL_UNROLL for (int h = 0; h < VECS; h++) o[t][h] = v_fma(wo[h], xo, o[t][h]);
-                }
-            }
+            chain(T, pairs, w, x, e);
+            chain(T, pairs, w + ROWS, x + T, o);
             PL_UNROLL for (int h = 0; h < VECS; h++) {
                 const V d = v_load(a->scale + (u * 2 + half) * ROWS + h * LANES);
                 PL_UNROLL for (int t = 0; t < T; t++) {
@@ -125,7 +147,11 @@ PL_INLINE void tile(const int T, const bool min, const bool halves, const part *
     }
 }
 
-enum { TILE_T = PL_TILE_T, FEW_T = 2 };
+#ifndef PL_FEW_T
+#define PL_FEW_T 4
+#define PL_FEW_CASES(F)
+#endif
+enum { TILE_T = PL_TILE_T, FEW_T = PL_FEW_T };
 #define TILES(NAME, MIN, HALVES)                                                                                \
     static void NAME(int64_t n, const part *a, const float *x, const float *sum, int64_t units, float *acc)      \
     {                                                                                                           \
@@ -137,12 +163,8 @@ enum { TILE_T = PL_TILE_T, FEW_T = 2 };
         }                                                                                                       \
     }
 #define TAIL(T, MIN, HALVES) case T: tile(T, MIN, HALVES, a, x, sum, acc); break;
-#if PL_TILE_T == 3
-#define TAILS(MIN, HALVES) TAIL(1, MIN, HALVES) TAIL(2, MIN, HALVES)
-#else
 #define TAILS(MIN, HALVES) TAIL(1, MIN, HALVES) TAIL(2, MIN, HALVES) TAIL(3, MIN, HALVES) TAIL(4, MIN, HALVES) \
-    TAIL(5, MIN, HALVES) TAIL(6, MIN, HALVES) TAIL(7, MIN, HALVES)
-#endif
+    TAIL(5, MIN, HALVES) PL_TILE_TAILS(MIN, HALVES)
 TILES(tiles_plain, false, false)
 TILES(tiles_min, true, false)
 TILES(tiles_halves, false, true)
@@ -152,11 +174,16 @@ TILES(tiles_halves, false, true)
 #define FEW(F)                                                                                                  \
     static void few_##F(const pl_product *p, int64_t b0, int64_t b1)                                            \
     {                                                                                                           \
-        for (int64_t b = b0; b < b1; b++) {                                                                     \
-            int64_t t = 0;                                                                                      \
-            for (; t + FEW_T <= p->m; t += FEW_T) direct(PL_##F, FEW_T, p, b, t);                                           \
-            if (t < p->m) direct(PL_##F, 1, p, b, t);                                                           \
-        }                                                                                                       \
+        const bool split = PL_##F != PL_Q6_K && LANES == 8;                                                     \
+        for (int64_t b = b0; b < b1; b++)                                                                       \
+            for (int64_t t = 0; t < p->m; t += FEW_T)                                                           \
+                switch (pl_min(FEW_T, p->m - t)) {                                                              \
+                case 1: direct(PL_##F, 1, false, p, b, t); break;                                               \
+                case 2: direct(PL_##F, 2, false, p, b, t); break;                                               \
+                case 3: direct(PL_##F, 3, split, p, b, t); break;                                               \
+                PL_FEW_CASES(F)                                                                                \
+                default: direct(PL_##F, FEW_T, split, p, b, t);                                                 \
+                }                                                                                               \
     }
 FORMATS(FEW)
 #define UNPACK(F) \
@@ -237,7 +264,7 @@ static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
 
 #define PATH_OF_BODY                                                                                            \
     {                                                                                                           \
-        .prepare = prepare, .few = few, .many = many, .few_tokens = 4, .few_group = FEW_T, .many_group = TILE_T, \
+        .prepare = prepare, .few = few, .many = many, .few_tokens = 3 * FEW_T, .few_group = FEW_T, .many_group = TILE_T, \
         .many_tokens = MANY_TOKENS, .many_blocks = MANY_BLOCKS,                                                 \
         .scratch_floats = PANEL + 2 * SCALES + MANY_TOKENS * MANY_BLOCKS * ROWS                                 \
     }

@@ -15,8 +15,15 @@ PL_INLINE int x_shift(const int dtype, int k)
     return dtype >= PL_Q4_0 ? (k & 2) * 4 + (k & 4) : 0;
 }
 
-/* Row offset, k-th pair i (0..15) of a unit: LANES rows from row h * LANES on. */
-PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, const int i, const int h, V *even, V *odd)
+/* Bytes of 8 k in a unit: kernels loop over these octets, and take pairs 0..3 of one. */
+PL_INLINE int octet_bytes(const int dtype)
+{
+    return dtype == PL_F32 ? 512 : dtype == PL_F16 || dtype == PL_BF16 ? 256 : dtype == PL_F8 || dtype == PL_Q8_0 ? 128 : 64;
+}
+
+/* Pair i of octet j of a unit, LANES rows from row h * LANES on; code is the octet's, high the unit's. */
+PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, int j, const int i, const int h, V *even,
+                    V *odd)
 {
     const int s = (i & 1) * 8 + (i & 2) * 2;
     switch (dtype) {
@@ -49,17 +56,17 @@ PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, c
     }
     default: break;
     }
-    const I v = i_load(code + i / 4 * 64 + h * LANES * 4), u = i_srl(v, 16), mask = i_set(15 << s);
+    const I v = i_load(code + h * LANES * 4), u = i_srl(v, 16), mask = i_set(15 << s);
     I e = i_and(v, mask), o = i_and(u, mask);
     if (dtype == PL_Q5_0 || dtype == PL_Q5_1 || dtype == PL_Q5_K) {
         const I b = i_load(high + h * LANES * 4), bit = i_set(16 << s);
-        e = i_or(e, i_and(i_sll(b, 4 - i / 4), bit));
-        o = i_or(o, i_and(i_srl(b, 12 + i / 4), bit));
+        e = i_or(e, i_and(i_sll(b, 4 - j), bit));
+        o = i_or(o, i_and(i_srl(b, 12 + j), bit));
     }
     if (dtype == PL_Q6_K) {
-        const I b = i_load(high + i / 8 * 64 + h * LANES * 4), bits = i_set(48 << s);
-        e = i_or(e, i_and(i_sll(b, 4 - i / 4 % 2 * 2), bits));
-        o = i_or(o, i_and(i_srl(b, 12 + i / 4 % 2 * 2), bits));
+        const I b = i_load(high + j / 2 * 64 + h * LANES * 4), bits = i_set(48 << s);
+        e = i_or(e, i_and(i_sll(b, 4 - j % 2 * 2), bits));
+        o = i_or(o, i_and(i_srl(b, 12 + j % 2 * 2), bits));
     }
     const int offset = dtype == PL_Q4_0 ? 8 : dtype == PL_Q5_0 ? 16 : dtype == PL_Q6_K ? 32 : 0;
     if (offset) { /* as the low bits of 2^23 + code * 2^s */

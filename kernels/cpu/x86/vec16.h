@@ -21,6 +21,7 @@ PL_INLINE V v_cast(I a) { return _mm512_castsi512_ps(a); }
 PL_INLINE V v_of_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
 PL_INLINE V v_of_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
 PL_INLINE V v_of_s8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
+#define V_MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+v"(c) : "v"(a), "v"(b))
 #define V_KEEP(v) __asm__("" : "+v"(v))
 PL_INLINE V v_drop_tiny(V a, float limit)
 {

@@ -21,6 +21,8 @@ PL_INLINE V v_cast(I a) { return _mm256_castsi256_ps(a); }
 PL_INLINE V v_of_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
 PL_INLINE V v_of_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
 PL_INLINE V v_of_s8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+/* c += a * b in place. With the intrinsic gcc lets the sum wander between registers, and then to the stack. */
+#define V_MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+x"(c) : "x"(a), "x"(b))
 /* Stays in a register: gcc would rather load it again at each use, and loads are what limits. */
 #define V_KEEP(v) __asm__("" : "+x"(v))
 /* a where |a| >= limit, else +0 */
