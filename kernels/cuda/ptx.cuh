@@ -21,6 +21,12 @@
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define PL_HAS_F8_MMA 1
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define PL_HAS_BULK 1
+#endif
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define PL_HAS_WGMMA 1
+#endif
 #define PL_NOT_HERE() __trap() // an instruction that this architecture lacks: the launcher must not have come here
 
 PL_DEVICE uint32_t pl_smem(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -135,4 +141,82 @@ PL_DEVICE void pl_cp_async16(void *s, const void *g, int src_bytes = 16)
 }
 PL_DEVICE void pl_cp_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> PL_DEVICE void pl_cp_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// mbarrier, in shared memory (sm_90): a phase ends when `count` threads have arrived and all announced bytes are there.
+// Waits name the parity of the phase: 0 for the first. init is for one thread, then fence_init and a block barrier.
+PL_DEVICE void pl_mbar_init(uint64_t *b, unsigned count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(pl_smem(b)), "r"(count) : "memory");
+}
+PL_DEVICE void pl_mbar_arrive(uint64_t *b)
+{
+    asm volatile("{.reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0];}" ::"r"(pl_smem(b)) : "memory");
+}
+#ifdef PL_HAS_BULK
+PL_DEVICE void pl_mbar_fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+PL_DEVICE void pl_mbar_expect(uint64_t *b, unsigned bytes) // arrives, and announces bytes
+{
+    asm volatile("{.reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1;}" ::"r"(pl_smem(b)), "r"(bytes)
+                 : "memory");
+}
+PL_DEVICE void pl_mbar_wait(uint64_t *b, unsigned parity)
+{
+    asm volatile(
+        "{.reg .pred p;\nL%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra L%=;}" ::"r"(pl_smem(b)),
+        "r"(parity)
+        : "memory");
+}
+// Bytes from global to shared memory, addresses and size multiples of 16, counted by an mbarrier.
+PL_DEVICE void pl_bulk_copy(void *s, const void *g, unsigned bytes, uint64_t *b)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(pl_smem(s)),
+        "l"(g), "r"(bytes), "r"(pl_smem(b))
+        : "memory");
+}
+// What threads wrote to shared memory becomes visible to bulk copies and wgmma (before a barrier).
+PL_DEVICE void pl_fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#else
+PL_DEVICE void pl_mbar_fence_init() { PL_NOT_HERE(); }
+PL_DEVICE void pl_mbar_expect(uint64_t *, unsigned) { PL_NOT_HERE(); }
+PL_DEVICE void pl_mbar_wait(uint64_t *, unsigned) { PL_NOT_HERE(); }
+PL_DEVICE void pl_bulk_copy(void *, const void *, unsigned, uint64_t *) { PL_NOT_HERE(); }
+PL_DEVICE void pl_fence_async() { PL_NOT_HERE(); }
+#endif
+
+// wgmma (sm_90a): d[64,64] += a[64,16] b[64,16]^T in bf16, by 128 threads; both operands in dynamic shared memory, K
+// along rows. Value j of thread 32w+4g+t: row 16w + g + 8(j/2%2), column 8(j/4) + 2t + j%2. `keep` 0: d starts at 0.
+// A descriptor names an operand: lbo is the bytes from 8 columns to the next 8 (no swizzle), sbo from 8 rows to the next
+// 8; swizzle 128, 64, 32 or 0 bytes: chunk c of 16 bytes in row r of 128 lies at c ^ (r & 7) for 128.
+PL_DEVICE uint64_t pl_wgmma_desc(const void *s, unsigned lbo, unsigned sbo, unsigned swizzle)
+{
+    const uint64_t layout = swizzle == 128 ? 1 : swizzle == 64 ? 2 : swizzle == 32 ? 3 : 0;
+    return (uint64_t)((pl_smem(s) & 0x3FFFF) >> 4) | (uint64_t)(lbo >> 4) << 16 | (uint64_t)(sbo >> 4) << 32 |
+           layout << 62;
+}
+#ifdef PL_HAS_WGMMA
+PL_DEVICE void pl_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+PL_DEVICE void pl_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> PL_DEVICE void pl_wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+PL_DEVICE void pl_wgmma_m64n64k16(float d[32], uint64_t a, uint64_t b, int keep)
+{
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,"
+                 "%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, 0, 0;}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31])
+                 : "l"(a), "l"(b), "r"(keep));
+}
+#else
+PL_DEVICE void pl_wgmma_fence() { PL_NOT_HERE(); }
+PL_DEVICE void pl_wgmma_commit() { PL_NOT_HERE(); }
+template <int N> PL_DEVICE void pl_wgmma_wait() { PL_NOT_HERE(); }
+PL_DEVICE void pl_wgmma_m64n64k16(float *, uint64_t, uint64_t, int) { PL_NOT_HERE(); }
+#endif
 #endif

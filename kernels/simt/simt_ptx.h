@@ -198,3 +198,211 @@ template <int N> SIMT_RAW void pl_cp_wait()
     for (unsigned i = done; i < t->ngrp; i++) t->grp[i - done] = t->grp[i] - upto;
     t->ngrp = N;
 }
+
+// mbarrier and bulk copies
+namespace simt
+{
+union Mbar {
+    uint64_t u;
+    struct {
+        uint64_t phase : 1, expect : 20, pending : 20;
+        int64_t bytes : 23;
+    } f;
+};
+SIMT_RAW void mbar_step(Mbar *m)
+{
+    if (m->f.pending == 0 && m->f.bytes == 0) {
+        m->f.phase ^= 1;
+        m->f.pending = m->f.expect;
+    }
+    progress();
+}
+struct Bulk {
+    void *dst;
+    const void *src;
+    unsigned n;
+    uint64_t *bar;
+};
+SIMT_RAW void bulk_land(void *v)
+{
+    const Bulk *x = (const Bulk *)v;
+    Mbar *m = (Mbar *)x->bar;
+    if (hooks.access) hooks.access(x->dst, x->n, LANDED);
+    memcpy(x->dst, x->src, x->n);
+    m->f.bytes -= x->n;
+    mbar_step(m);
+}
+SIMT_RAW uint32_t smem_offset(const void *p)
+{
+    const ptrdiff_t at = (const unsigned char *)p - tls.dyn;
+    if (at < 0 || at > (ptrdiff_t)tls.dyn_bytes) fail(SIMT_MEM, true, "wgmma operand outside dynamic shared memory");
+    return (uint32_t)at;
+}
+} // namespace simt
+SIMT_RAW void pl_mbar_init(uint64_t *b, unsigned count)
+{
+    simt::Mbar m;
+    m.u = 0;
+    m.f.expect = m.f.pending = count;
+    *b = m.u;
+}
+SIMT_RAW void pl_mbar_arrive(uint64_t *b)
+{
+    simt::Mbar *m = (simt::Mbar *)b;
+    if (simt::hooks.obj) simt::hooks.obj(b, true, false);
+    if (!m->f.pending) simt::fail(SIMT_ASYNC, true, "mbarrier: more arrivals than its count, or not initialised");
+    m->f.pending--;
+    simt::mbar_step(m);
+}
+inline void pl_mbar_fence_init() {}
+SIMT_RAW void pl_mbar_expect(uint64_t *b, unsigned bytes)
+{
+    ((simt::Mbar *)b)->f.bytes += bytes;
+    pl_mbar_arrive(b);
+}
+SIMT_RAW void pl_mbar_wait(uint64_t *b, unsigned parity, SIMT_LOC)
+{
+    while (((simt::Mbar *)b)->f.phase == (parity & 1)) simt::poll("mbarrier.wait", file, line);
+    if (simt::hooks.obj) simt::hooks.obj(b, false, true);
+}
+inline void pl_fence_async() {} // its absence is not noticed
+
+// wgmma: the leader of 128 threads queues the product; it runs at once, or (lazy) at the wait for its group
+namespace simt
+{
+struct WgmmaArg {
+    uint64_t a, b;
+    float *d;
+    int keep;
+};
+struct WgmmaOp {
+    uint64_t a, b;
+    float *d[128];
+    int keep[128];
+};
+struct WgmmaQueue { // of a warpgroup, in the block `serial`
+    unsigned long serial;
+    WgmmaOp op[64];
+    unsigned n, group[64], n_groups;
+};
+SIMT_RAW uint32_t wgmma_field(uint64_t desc, int shift) { return (uint32_t)(desc >> shift & 0x3FFF) << 4; }
+SIMT_RAW float wgmma_value(uint64_t desc, int r, int k)
+{
+    const uint32_t start = wgmma_field(desc, 0), lbo = wgmma_field(desc, 16), sbo = wgmma_field(desc, 32);
+    const uint32_t layout = (uint32_t)(desc >> 62), rows = start + (uint32_t)(r / 8) * sbo, r8 = (uint32_t)r % 8;
+    uint32_t at = rows + (uint32_t)(k / 8) * lbo + r8 * 16 + (uint32_t)(k % 8) * 2;
+    if (layout) {
+        at = rows + r8 * (256u >> layout) + (uint32_t)k * 2;
+        at ^= (at >> 7 & ((1u << (4 - layout)) - 1)) << 4; // 128: 7, 64: 3, 32: 1
+    }
+    if (at + 2 > tls.dyn_bytes) fail(SIMT_MEM, true, "wgmma operand at +%u, shared memory has %u", at, tls.dyn_bytes);
+    uint16_t v;
+    memcpy(&v, tls.dyn + at, 2);
+    return bf16_f32(v);
+}
+SIMT_RAW void wgmma_run(const WgmmaOp &x)
+{
+    float a[64][16], b[64][16];
+    for (int r = 0; r < 64; r++)
+        for (int k = 0; k < 16; k++) {
+            a[r][k] = wgmma_value(x.a, r, k);
+            b[r][k] = wgmma_value(x.b, r, k);
+        }
+    for (int i = 0; i < 128; i++)
+        for (int j = 0; j < 32; j++) {
+            const int row = 16 * (i >> 5) + (i & 31) / 4 + (j >> 1 & 1) * 8, col = 8 * (j >> 2) + 2 * (i & 3) + (j & 1);
+            float s = 0;
+            for (int k = 0; k < 16; k++) s += a[row][k] * b[col][k];
+            x.d[i][j] = (x.keep[i] ? x.d[i][j] : 0.f) + s;
+        }
+}
+SIMT_RAW WgmmaQueue &wgmma_queue(unsigned warpgroup)
+{
+    void *&p = slot();
+    if (!p) p = calloc(8, sizeof(WgmmaQueue));
+    WgmmaQueue &q = ((WgmmaQueue *)p)[warpgroup];
+    if (q.serial != block_serial()) {
+        q.serial = block_serial();
+        q.n = q.n_groups = 0;
+    }
+    return q;
+}
+SIMT_RAW void wgmma_issue(void **p, unsigned, void *)
+{
+    WgmmaQueue &q = wgmma_queue(tls.cur->lin >> 7);
+    if (q.n == 64) fail(SIMT_ASYNC, true, "more than 64 wgmma in flight");
+    WgmmaOp &x = q.op[q.n++];
+    x.a = ((WgmmaArg *)p[0])->a;
+    x.b = ((WgmmaArg *)p[0])->b;
+    for (unsigned i = 0; i < 128; i++) {
+        const WgmmaArg *arg = (const WgmmaArg *)p[i];
+        x.d[i] = arg->d;
+        x.keep[i] = arg->keep;
+        if (arg->a != x.a || arg->b != x.b)
+            fail(SIMT_DIVERGENCE, true, "wgmma: threads 0 and %u name other operands", i);
+    }
+    if (!lazy_mma()) wgmma_run(x);
+}
+SIMT_RAW void wgmma_group_end(void **, unsigned, void *)
+{
+    WgmmaQueue &q = wgmma_queue(tls.cur->lin >> 7);
+    q.group[q.n_groups++ & 63] = q.n;
+}
+SIMT_RAW void wgmma_finish(void **, unsigned, void *newest) // all groups but the newest
+{
+    WgmmaQueue &q = wgmma_queue(tls.cur->lin >> 7);
+    const unsigned keep = *(const unsigned *)newest;
+    if (q.n_groups <= keep) return;
+    const unsigned done = q.n_groups - keep, upto = q.group[done - 1];
+    for (unsigned i = 0; lazy_mma() && i < upto; i++) wgmma_run(q.op[i]);
+    for (unsigned i = upto; i < q.n; i++) q.op[i - upto] = q.op[i];
+    for (unsigned i = done; i < q.n_groups; i++) q.group[i - done] = q.group[i] - upto;
+    q.n -= upto;
+    q.n_groups = keep;
+}
+SIMT_RAW void wgmma_overwrite(const void *dst, unsigned n) // is it still being read?
+{
+    if (!slot()) return;
+    const uint32_t to = (uint32_t)((const unsigned char *)dst - tls.dyn);
+    for (unsigned w = 0; w < 8; w++) {
+        const WgmmaQueue &q = ((WgmmaQueue *)slot())[w];
+        for (unsigned i = 0; q.serial == block_serial() && i < 2 * q.n; i++) {
+            const uint64_t desc = i & 1 ? q.op[i / 2].b : q.op[i / 2].a;
+            const uint32_t start = wgmma_field(desc, 0), end = start + 8 * wgmma_field(desc, 32);
+            if (to < end && start < to + n)
+                fail(SIMT_ASYNC, true, "copy into shared +%u..%u, which a wgmma of warpgroup %u still reads", to,
+                     to + n, w);
+        }
+    }
+}
+} // namespace simt
+SIMT_RAW void pl_bulk_copy(void *s, const void *g, unsigned bytes, uint64_t *b)
+{
+    if (((uintptr_t)s | (uintptr_t)g | bytes) & 15)
+        simt::fail(SIMT_MEM, true, "cp.async.bulk: %p, %p, %u bytes, want multiples of 16", s, g, bytes);
+    simt::wgmma_overwrite(s, bytes);
+    if (simt::hooks.access) simt::hooks.access(g, bytes, simt::READ);
+    const simt::Bulk x{s, g, bytes, b};
+    simt::defer(simt::bulk_land, &x, sizeof x);
+}
+inline uint64_t pl_wgmma_desc(const void *s, unsigned lbo, unsigned sbo, unsigned swizzle)
+{
+    const uint64_t layout = swizzle == 128 ? 1 : swizzle == 64 ? 2 : swizzle == 32 ? 3 : 0;
+    return (uint64_t)((simt::smem_offset(s) & 0x3FFFF) >> 4) | (uint64_t)(lbo >> 4) << 16 | (uint64_t)(sbo >> 4) << 32 |
+           layout << 62;
+}
+SIMT_RAW void pl_wgmma_fence(SIMT_LOC) { simt::group_coll(128, "wgmma.fence", nullptr, nullptr, nullptr, file, line); }
+SIMT_RAW void pl_wgmma_commit(SIMT_LOC)
+{
+    simt::group_coll(128, "wgmma.commit", nullptr, simt::wgmma_group_end, nullptr, file, line);
+}
+template <int N> SIMT_RAW void pl_wgmma_wait(SIMT_LOC)
+{
+    unsigned keep = N;
+    simt::group_coll(128, "wgmma.wait", nullptr, simt::wgmma_finish, &keep, file, line);
+}
+SIMT_RAW void pl_wgmma_m64n64k16(float d[32], uint64_t a, uint64_t b, int keep, SIMT_LOC)
+{
+    simt::WgmmaArg x{a, b, d, keep};
+    simt::group_coll(128, "wgmma.m64n64k16", &x, simt::wgmma_issue, nullptr, file, line);
+}

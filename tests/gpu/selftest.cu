@@ -324,6 +324,91 @@ static void cp_async_test()
     for (int i = 0; i < 96; i++) CHECK(dst.h[(size_t)i] == i / 32 * 128 + 127 - i % 32, "%d: %d", i, dst.h[(size_t)i]);
 }
 
+// Bulk copies counted by an mbarrier, several rounds. A second one, of 128 arrivals, says that the buffer is free.
+__global__ void k_bulk(const int *src, int *dst, int n)
+{
+    PL_DYN_SMEM(int, s);
+    __shared__ uint64_t full, empty;
+    if (threadIdx.x == 0) {
+        pl_mbar_init(&full, 1);
+        pl_mbar_init(&empty, 128);
+        pl_mbar_fence_init();
+    }
+    __syncthreads();
+    for (int i = 0; i < n; i++) {
+        if (threadIdx.x == 0) {
+            if (i) pl_mbar_wait(&empty, (unsigned)(i - 1) & 1);
+            pl_mbar_expect(&full, 512);
+            pl_bulk_copy(s, src + i * 128, 512, &full);
+        }
+        pl_mbar_wait(&full, (unsigned)i & 1);
+        dst[i * 128 + threadIdx.x] = s[threadIdx.x ^ 1] + i;
+        pl_mbar_arrive(&empty);
+    }
+}
+static void bulk_test()
+{
+    buffer<int> src(640), dst(640);
+    for (int i = 0; i < 640; i++) src.h[(size_t)i] = i;
+    src.up();
+    PL_LAUNCH(k_bulk, dim3(1), dim3(128), 512, st, src.d, dst.d, 5);
+    done("bulk copy");
+    dst.down();
+    for (int i = 0; i < 640; i++) CHECK(dst.h[(size_t)i] == (i ^ 1) + i / 128, "%d: %d", i, dst.h[(size_t)i]);
+}
+
+// 64 x 64 x 64 by four wgmma, operands with or without swizzle; without, 8x8 blocks of 128 bytes, columns first.
+template <int SWIZZLE> __global__ void k_wgmma(const uint16_t *a, const uint16_t *b, float *o)
+{
+    PL_DYN_SMEM(uint16_t, s);
+    const unsigned row = SWIZZLE ? SWIZZLE / 2 : 64; // values in a row of a tile
+    for (unsigned i = threadIdx.x; i < 2 * 64 * 64; i += 128) {
+        const unsigned m = i / 4096, r = i / 64 % 64, k = i % 64;
+        unsigned at = (r / 8 * 8 + k / 8) * 64 + r % 8 * 8 + k % 8;
+        if (SWIZZLE) {
+            const unsigned byte = (k / row * 64 * row + r * row + k % row) * 2;
+            at = (byte ^ (byte >> 7 & (SWIZZLE ? SWIZZLE / 16 - 1 : 0)) << 4) / 2;
+        }
+        s[m * 4096 + at] = (m ? b : a)[r * 64 + k];
+    }
+    pl_fence_async();
+    __syncthreads();
+    float d[32];
+    for (int i = 0; i < 32; i++) d[i] = NAN;
+    pl_wgmma_fence();
+    for (int k = 0; k < 4; k++) {
+        const unsigned per = row / 16; // slices of 16 columns
+        const unsigned at = SWIZZLE ? k / per * 64 * row + k % per * 16 : (unsigned)k * 128;
+        const unsigned sbo = SWIZZLE ? 8 * SWIZZLE : 1024;
+        pl_wgmma_m64n64k16(d, pl_wgmma_desc(s + at, SWIZZLE ? 16 : 128, sbo, SWIZZLE),
+                           pl_wgmma_desc(s + 4096 + at, SWIZZLE ? 16 : 128, sbo, SWIZZLE), k > 0);
+    }
+    pl_wgmma_commit();
+    pl_wgmma_wait<0>();
+    const int w = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+    for (int j = 0; j < 32; j++) o[(16 * w + g + (j >> 1 & 1) * 8) * 64 + 8 * (j >> 2) + 2 * t + (j & 1)] = d[j];
+}
+template <int SWIZZLE> static void wgmma_test()
+{
+    buffer<uint16_t> a(4096), b(4096);
+    buffer<float> o(4096);
+    for (int i = 0; i < 4096; i++) {
+        a.h[(size_t)i] = bf16((float)(i % 23 - 11));
+        b.h[(size_t)i] = bf16((float)(i % 17 - 8));
+    }
+    a.up(), b.up();
+    PL_LAUNCH((k_wgmma<SWIZZLE>), dim3(1), dim3(128), 16384, st, a.d, b.d, o.d);
+    done("wgmma");
+    o.down();
+    for (int i = 0; i < 64; i++)
+        for (int j = 0; j < 64; j++) {
+            int sum = 0;
+            for (int k = 0; k < 64; k++) sum += ((i * 64 + k) % 23 - 11) * ((j * 64 + k) % 17 - 8);
+            CHECK(o.h[(size_t)(i * 64 + j)] == (float)sum, "swizzle %d at %d %d: %f, want %d", SWIZZLE, i, j,
+                  (double)o.h[(size_t)(i * 64 + j)], sum);
+        }
+}
+
 // Words: lop3, prmt, conversions, streaming loads.
 __global__ void k_words(const uint32_t *in, uint32_t *o, const float *f, int n)
 {
@@ -452,6 +537,29 @@ __global__ void b_early(const int *src, int *dst) // reads before the copy is kn
     dst[threadIdx.x] = s[threadIdx.x * 4];
     pl_cp_wait<0>();
 }
+__global__ void b_overwrite(const int *src) // a copy into an operand that a product still reads
+{
+    PL_DYN_SMEM(uint16_t, s);
+    __shared__ uint64_t full;
+    float d[32] = {};
+    for (int i = threadIdx.x; i < 4096; i += 128) s[i] = 0;
+    if (threadIdx.x == 0) pl_mbar_init(&full, 1);
+    __syncthreads();
+    pl_wgmma_m64n64k16(d, pl_wgmma_desc(s, 16, 1024, 128), pl_wgmma_desc(s, 16, 1024, 128), 0);
+    pl_wgmma_commit();
+    if (threadIdx.x == 0) {
+        pl_mbar_expect(&full, 512);
+        pl_bulk_copy(s, src, 512, &full);
+    }
+    pl_wgmma_wait<0>();
+}
+__global__ void b_parity() // nobody will ever arrive
+{
+    __shared__ uint64_t full;
+    if (threadIdx.x == 0) pl_mbar_init(&full, 1);
+    __syncthreads();
+    pl_mbar_wait(&full, 0);
+}
 __global__ void b_misaligned(int *o, const int *x) { o[threadIdx.x] = (int)pl_ld<uint4>(x + 4 * threadIdx.x + 1).x; }
 #define EXPECT(code, ...)                                            \
     do {                                                             \
@@ -469,6 +577,8 @@ static void rejected()
     EXPECT(SIMT_MASK, b_mask, one, dim3(32), 0, st, o.d);
     EXPECT(SIMT_LANE, b_lane, one, dim3(32), 0, st, o.d);
     EXPECT(SIMT_DIVERGENCE, b_mixed, one, dim3(32), 0, st, o.d);
+    EXPECT(SIMT_ASYNC, b_overwrite, one, dim3(128), 8192, st, o.d);
+    EXPECT(SIMT_DEADLOCK, b_parity, one, dim3(32), 0, st);
     EXPECT(SIMT_MEM, b_misaligned, one, dim3(4), 0, st, o.d, x.d);
     EXPECT(SIMT_CONFIG, b_past_end, one, dim3(2048), 0, st, o.d, x.d, 1);
     EXPECT(SIMT_CONFIG, b_past_shared, one, dim3(32), 60000, st, o.d);
@@ -538,14 +648,14 @@ int main()
     }
 #ifdef PL_SIMT
     simt_config("quiet", 1);
-    const bool f8 = true;
-    for (int i = 0; i < 6; i++) { // forward, reverse, random; copies at once and late
+    const int arch = 90;
+    for (int i = 0; i < 6; i++) { // forward, reverse, random; copies and wgmma at once and late
         simt_config("order", i / 2);
-        simt_config("lazy", i % 2);
+        simt_config("lazy", i % 2 * 3);
 #else
     cudaDeviceProp prop;
     cudaGetDeviceProperties(&prop, 0);
-    const bool f8 = prop.major * 10 + prop.minor >= 89;
+    const int arch = prop.major * 10 + prop.minor;
     {
 #endif
         warp_test();
@@ -553,7 +663,14 @@ int main()
         named_test();
         last_block_test();
         mma_test(false);
-        if (f8) mma_test(true);
+        if (arch >= 89) mma_test(true);
+        if (arch >= 90) bulk_test();
+        if (arch == 90) {
+            wgmma_test<128>();
+            wgmma_test<64>();
+            wgmma_test<32>();
+            wgmma_test<0>();
+        }
         ldmatrix_test();
         cp_async_test();
         words_test();
