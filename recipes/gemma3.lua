@@ -1,6 +1,27 @@
--- Gemma 3 (text): norms before and after each branch, sliding windows on all but every sixth layer.
+-- Gemma 3 (text): norms before and after each branch, sliding windows on most layers.
 local pl = require "pl"
 local op, nn, W = pl.op, require "pl.nn", pl.weight
+
+-- Layers that see everything: every sixth, or as the config says.
+local function every(n, layers)
+  local far = {}
+  for i = 1, layers do far[i] = i % n == 0 end
+  return far
+end
+
+local function far_layers(m, layers)
+  local kinds = m:get "layer_types"
+  if not kinds then
+    local n = m:int("_sliding_window_pattern", nil, 6)
+    return every(m:int("sliding_window_pattern", "attention.sliding_window_pattern", n), layers)
+  end
+  local far, known = {}, { full_attention = true, sliding_attention = false }
+  for i = 1, layers do
+    far[i] = known[kinds[i]]
+    assert(far[i] ~= nil, "layer_types: an entry for each layer, full_attention or sliding_attention")
+  end
+  return far
+end
 
 local function dims(m)
   local heads = m:int("num_attention_heads", "attention.head_count")
@@ -8,10 +29,11 @@ local function dims(m)
   local head_dim = m:int("head_dim", "attention.key_length", 256)
   local scalar = m:num("query_pre_attn_scalar", nil, layers == 62 and dim / heads or head_dim) -- 62 layers: the 27B
   return nn.llama_dims(m, {
-    head_dim = head_dim, scale = scalar ^ -0.5, tied = m:tied(true), rope = nn.rope_settings(m, head_dim, 1e6),
+    head_dim = head_dim, scale = scalar ^ -0.5, tied = m:tied(true), far = far_layers(m, layers),
+    rope = nn.rope_settings(m, head_dim, 1e6, "rope_parameters.full_attention"),
     window = m:int("sliding_window", "attention.sliding_window", 512),
-    every = m:int("sliding_window_pattern", "attention.sliding_window_pattern", 6),
-    near = { dim = head_dim, theta = m:num("rope_local_base_freq", "rope.freq_base_swa", 10000) },
+    near = { dim = head_dim, theta = m:num("rope_local_base_freq", "rope.freq_base_swa",
+      m:num("rope_parameters.sliding_attention.rope_theta", nil, 10000)) },
   })
 end
 
@@ -33,7 +55,7 @@ local function forward(ids, w, kv, d)
   local near, far = { window = d.window, rope = d.near }, { window = 0, rope = d.rope }
   local x = op.embed(w.embed, ids, d.dim ^ 0.5)
   for i in pl.each_layer(d.layers) do
-    local l, sees = w[i], (i + 1) % d.every == 0 and far or near
+    local l, sees = w[i], d.far[i + 1] and far or near
     x = x + op.rms_norm(nn.gqa(op.rms_norm(x, l.norm1, d.eps), l.attn, kv, d, sees), l.post1, d.eps)
     x = x + op.rms_norm(nn.geglu(op.rms_norm(x, l.norm2, d.eps), l.mlp), l.post2, d.eps)
   end
@@ -51,6 +73,6 @@ return pl.recipe {
   schedule = pl.policy.decode_first,
   -- Gemma3-270m
   example = pl.dims { vocab = 262144, dim = 640, layers = 18, heads = 4, kv_heads = 1, head_dim = 256, ffn = 2048,
-    eps = 1e-6, context = 32768, tied = true, scale = 1 / 16, window = 512, every = 6,
+    eps = 1e-6, context = 32768, tied = true, scale = 1 / 16, window = 512, far = every(6, 18),
     rope = { dim = 256, theta = 1e6 }, near = { dim = 256, theta = 1e4 } },
 }

@@ -96,10 +96,11 @@ function nn.freqs(r)
   return t[1], t[2]
 end
 
---- Rotary settings as a checkpoint states them. base: the frequency base if the metadata has none.
-function nn.rope_settings(m, dim, base)
+--- Rotary settings as a checkpoint states them. base: the frequency base if the metadata has none; key: where newer
+--- configs keep them (rope_parameters).
+function nn.rope_settings(m, dim, base, key)
   local r = { dim = dim, theta = m:num("rope_theta", "rope.freq_base", base) }
-  local s = m:get("rope_scaling", nil) or m:get("rope_parameters", nil)
+  local s = m:get("rope_scaling", nil) or m:get(key or "rope_parameters", nil)
   if type(s) ~= "table" and m.format == "gguf" and m:get(nil, "rope.scaling.type") then
     s = { type = m:get(nil, "rope.scaling.type"), factor = m:get(nil, "rope.scaling.factor"),
       original_max_position_embeddings = m:get(nil, "rope.scaling.original_context_length"),

@@ -53,6 +53,29 @@ verdict(d.head_dim == 32 and d.rope.scaling == "llama3" and not d.tied, "dims of
 verdict(recipe.find(h).name == "llama" and recipe.find(g).name == "llama", "the recipe that serves a checkpoint")
 local ok, e = pcall(recipe.find, checkpoint.stub { format = "hf", arch = "NoSuchLM", tensors = {} })
 verdict(not ok and tostring(e):find "no recipe serves 'NoSuchLM'", "no recipe: " .. tostring(e))
+
+-- Gemma: which layers are global, in three spellings; rotary settings by kind of layer
+local gemma = { hidden_size = 64, num_hidden_layers = 3, num_attention_heads = 2, num_key_value_heads = 1,
+  intermediate_size = 96, rms_norm_eps = 1e-6, head_dim = 32, query_pre_attn_scalar = 24 }
+local function gemma_dims(more)
+  local all = {}
+  for _, t in ipairs { gemma, more } do for k, v in pairs(t) do all[k] = v end end
+  local c = checkpoint.stub { format = "hf", arch = "Gemma3ForCausalLM", tensors = hf_tensors, config = all }
+  return recipe.fit(recipe.load "gemma3", c).dims
+end
+local function far(d0) return ("%s %s %s"):format(tostring(d0.far[1]), tostring(d0.far[2]), tostring(d0.far[3])) end
+verdict(far(gemma_dims {}) == "false false false", "gemma: every sixth layer")
+verdict(far(gemma_dims { sliding_window_pattern = 3 }) == "false false true", "gemma: sliding_window_pattern")
+verdict(far(gemma_dims { _sliding_window_pattern = 2 }) == "false true false", "gemma: _sliding_window_pattern")
+d = gemma_dims { layer_types = { "full_attention", "sliding_attention", "full_attention" }, _sliding_window_pattern = 2,
+  ["rope_parameters.full_attention"] = { rope_type = "linear", factor = 8, rope_theta = 2e6 },
+  ["rope_parameters.sliding_attention.rope_theta"] = 2e4 }
+verdict(far(d) == "true false true", "gemma: layer_types")
+verdict(d.rope.theta == 2e6 and d.rope.scaling == "linear" and d.rope.factor == 8 and d.near.theta == 2e4,
+  "gemma: rope_parameters by layer type")
+ok, e = pcall(gemma_dims, { layer_types = { "full_attention", "sliding_attention" } })
+verdict(not ok and tostring(e):find "an entry for each layer", "gemma: short layer_types: " .. tostring(e))
+
 config.num_hidden_layers = nil
 ok, e = pcall(recipe.fit, recipe.load "llama", h)
 verdict(not ok and tostring(e):find "metadata has no 'num_hidden_layers'", "missing key: " .. tostring(e))
