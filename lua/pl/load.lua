@@ -73,7 +73,14 @@ function M.run(model, trace, pool, checkpoint, dev, progress)
     return y
   end
 
-  for k, w in ipairs(trace.used) do
+  -- the largest first: a weight and its source are both in memory for a moment, which costs least at the beginning
+  local order = { unpack(trace.used) }
+  table.sort(order, function(a, b)
+    local x, y = infos[a.weight], infos[b.weight]
+    if x.bytes ~= y.bytes then return x.bytes > y.bytes end
+    return x.index < y.index
+  end)
+  for k, w in ipairs(order) do
     local i = infos[w.weight]
     local t = checkpoint.take(i.index)
     local name = checkpoint:name_of(w.weight)
@@ -100,7 +107,7 @@ function M.run(model, trace, pool, checkpoint, dev, progress)
       checkpoint.drop(i.index)
     end
     out[w] = t
-    if progress then progress(k, #trace.used) end
+    if progress then progress(k, #order) end
   end
   return out
 end
