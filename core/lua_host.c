@@ -24,12 +24,14 @@ static void *alloc_capped(void *arg, void *p, size_t old, size_t n)
     return q;
 }
 
-static int set_limit(lua_State *L) /* limit(bytes): so many beyond what is in use now; limit(nil): no cap */
+/* limit(bytes, ...): so many beyond what is in use now; nil: no cap. Returns the rest, so that a cap can be taken off
+ * before any Lua line (and a hook with it) runs. */
+static int set_limit(lua_State *L)
 {
     capped *c = lua_touserdata(L, lua_upvalueindex(1));
     const double bytes = lua_tonumber(L, 1);
     c->cap = bytes > 0 && bytes < 1e15 ? c->used + (size_t)bytes : 0;
-    return 0;
+    return lua_gettop(L) > 1 ? lua_gettop(L) - 1 : 0;
 }
 
 static int load_limit(lua_State *L)

@@ -63,10 +63,14 @@ function M.watch(tick, count)
   local was = last
   last = nil
   sethook(function(event, line)
-    -- pcall: LuaJIT loses a memory error that leaves a hook, but not one that is raised again
-    local ok, e
-    if event == "count" then ok, e = pcall(tick) else ok, e = pcall(note, event, line) end
-    if not ok then error(e, 0) end
+    -- pcall: LuaJIT loses a memory error that leaves a hook, but not one that is raised again. That a line could not
+    -- be noted for want of memory is no error: the author's own next allocation is.
+    if event ~= "count" then
+      pcall(note, event, line)
+    else
+      local ok, e = pcall(tick)
+      if not ok then error(e, 0) end
+    end
   end, "lr", count)
   return function()
     last = was

@@ -243,12 +243,6 @@ function Box:load(text, name)
   return setfenv(f, self.env)
 end
 
--- Takes the cap off before anything else is allocated.
-local function uncapped(...)
-  limit_memory(nil)
-  return ...
-end
-
 local function handler(e)
   limit_memory(nil)
   return e == "not enough memory" and e or err.from(e)
@@ -276,7 +270,7 @@ local function guarded(box, l, watch, f, ...)
   strings.__index = box.string
   limit_memory(l.megabytes * 2 ^ 20)
   local leave, unwatch = err.enter(box.name), watch(tick)
-  local r = { uncapped(xpcall(enter, handler)) }
+  local r = { limit_memory(nil, xpcall(enter, handler)) } -- no line runs under the cap once it was hit
   if r[2] == "not enough memory" then box:out_of_memory() end
   unwatch()
   leave()
