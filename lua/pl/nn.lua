@@ -142,6 +142,10 @@ function nn.llama_dims(m, more)
     context = m:int("max_position_embeddings", "context_length", 2048), tied = m:tied(false),
   }
   d.rope = nn.rope_settings(m, m:int(nil, "rope.dimension_count", d.head_dim), 10000)
+  -- Qwen configs name a window that no published model uses
+  if m:get "use_sliding_window" == true and m:int("max_window_layers", nil, 28) < d.layers then
+    err.raise("metadata 'use_sliding_window' is true, want false: this recipe has no windows", { m.path })
+  end
   for k, v in pairs(more or {}) do d[k] = v end
   return pl.dims(d)
 end

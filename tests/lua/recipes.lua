@@ -53,6 +53,12 @@ verdict(d.head_dim == 32 and d.rope.scaling == "llama3" and not d.tied, "dims of
 verdict(recipe.find(h).name == "llama" and recipe.find(g).name == "llama", "the recipe that serves a checkpoint")
 local ok, e = pcall(recipe.find, checkpoint.stub { format = "hf", arch = "NoSuchLM", tensors = {} })
 verdict(not ok and tostring(e):find "no recipe serves 'NoSuchLM'", "no recipe: " .. tostring(e))
+config.use_sliding_window, config.max_window_layers = true, 2
+verdict(pcall(recipe.fit, recipe.load "qwen2", h), "qwen2: a window on no layer")
+config.max_window_layers = 1
+ok, e = pcall(recipe.fit, recipe.load "qwen2", h)
+verdict(not ok and tostring(e):find "this recipe has no windows", "qwen2: windows: " .. tostring(e))
+config.use_sliding_window = nil
 
 -- Gemma: which layers are global, in three spellings; rotary settings by kind of layer
 local gemma = { hidden_size = 64, num_hidden_layers = 3, num_attention_heads = 2, num_key_value_heads = 1,
