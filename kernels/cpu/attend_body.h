@@ -9,65 +9,75 @@
 #include "maths.h"
 
 enum {
-    ROWS = 6,                                 /* rows that go through a panel together */
+#ifdef VF_PLAIN
+    ROWS = 1,
+#else
+    ROWS = 6, /* rows that go through a panel together */
+#endif
     STEP = 32,                                /* terms of a step */
     SCORE_STRIDE = PL_ATTEND_CHUNK + PL_LANES /* not a power of two: rows must not share cache sets */
 };
 
 /* acc += (chain over even k) + (chain over odd k) for `rows` rows of a[.][n]; b[n][16] */
-PL_INLINE void chains(int rows, int64_t n, const float *a, int64_t stride, const float *b, vf *acc)
+VF_INLINE void chains(int rows, int64_t n, const float *a, int64_t stride, const float *b, vf *acc)
 {
     vf even[ROWS], odd[ROWS];
-    PL_UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = vf_set(0);
+    VF_UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = vf_set(0);
     for (int64_t k = 0; k < n; k += 2) {
         const vf v = vf_load(b + k * PL_LANES);
-        PL_UNROLL for (int r = 0; r < rows; r++) even[r] = vf_fma(vf_set(a[r * stride + k]), v, even[r]);
+        VF_UNROLL for (int r = 0; r < rows; r++) even[r] = vf_fma(vf_set(a[r * stride + k]), v, even[r]);
     }
     for (int64_t k = 1; k < n; k += 2) {
         const vf v = vf_load(b + k * PL_LANES);
-        PL_UNROLL for (int r = 0; r < rows; r++) odd[r] = vf_fma(vf_set(a[r * stride + k]), v, odd[r]);
+        VF_UNROLL for (int r = 0; r < rows; r++) odd[r] = vf_fma(vf_set(a[r * stride + k]), v, odd[r]);
     }
-    PL_UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_add(acc[r], vf_add(even[r], odd[r]));
+    VF_UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_add(acc[r], vf_add(even[r], odd[r]));
 }
 
 /* out[rows][16] = dot products of q[rows][dim] with 16 keys[dim][16] */
-PL_INLINE void scores_of(int rows, const float *q, int64_t dim, const float *keys, float *out)
+VF_INLINE void scores_of(int rows, const float *q, int64_t dim, const float *keys, float *out)
 {
     vf acc[ROWS];
-    PL_UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_set(0);
+    VF_UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_set(0);
     for (int64_t d = 0; d < dim; d += STEP) chains(rows, pl_min(STEP, dim - d), q + d, dim, keys + d * PL_LANES, acc);
-    PL_UNROLL for (int r = 0; r < rows; r++) vf_store(out + r * SCORE_STRIDE, acc[r]);
+    VF_UNROLL for (int r = 0; r < rows; r++) vf_store(out + r * SCORE_STRIDE, acc[r]);
 }
 
 /* out[rows][16] (stride out_stride) += p[rows][n] times values[n][16] */
-PL_INLINE void values_of(int rows, int64_t n, const float *p, const float *values, float *out, int64_t out_stride)
+VF_INLINE void values_of(int rows, int64_t n, const float *p, const float *values, float *out, int64_t out_stride)
 {
     vf acc[ROWS];
-    PL_UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_load(out + r * out_stride);
+    VF_UNROLL for (int r = 0; r < rows; r++) acc[r] = vf_load(out + r * out_stride);
     chains(rows, n, p, SCORE_STRIDE, values, acc);
-    PL_UNROLL for (int r = 0; r < rows; r++) vf_store(out + r * out_stride, acc[r]);
+    VF_UNROLL for (int r = 0; r < rows; r++) vf_store(out + r * out_stride, acc[r]);
 }
 
-/* clang-format off */
-#define FOR_ROWS(f, ...) /* f with its first argument a constant */ \
-    switch (rows) {                                                 \
-    case 1: f(1, __VA_ARGS__); break;                               \
-    case 2: f(2, __VA_ARGS__); break;                               \
-    case 3: f(3, __VA_ARGS__); break;                               \
-    case 4: f(4, __VA_ARGS__); break;                               \
-    case 5: f(5, __VA_ARGS__); break;                               \
-    default: f(6, __VA_ARGS__); break;                              \
+/* f with its first argument a constant */
+#ifdef VF_PLAIN
+#define FOR_ROWS(f, ...) f(1, __VA_ARGS__);
+#else
+              /* clang-format off */
+#define FOR_ROWS(f, ...)               \
+    switch (rows) {                    \
+    case 1: f(1, __VA_ARGS__); break;  \
+    case 2: f(2, __VA_ARGS__); break;  \
+    case 3: f(3, __VA_ARGS__); break;  \
+    case 4: f(4, __VA_ARGS__); break;  \
+    case 5: f(5, __VA_ARGS__); break;  \
+    default: f(6, __VA_ARGS__); break; \
     }
-/* clang-format on */
-_Static_assert(ROWS == 6, "FOR_ROWS lists the cases");
+              /* clang-format on */
+#endif
 
 static void scores(int rows, const float *q, int64_t dim, const float *keys, float *out)
 {
+    PL_ASSERT(rows <= ROWS);
     FOR_ROWS(scores_of, q, dim, keys, out)
 }
 
 static void values(int rows, int64_t n, const float *p, const float *panel, int64_t dim, float *out)
 {
+    PL_ASSERT(rows <= ROWS);
     for (int64_t c = 0; c < dim; c += PL_LANES) FOR_ROWS(values_of, n, p, panel + c * STEP, out + c, dim)
 }
 
@@ -75,7 +85,7 @@ static void values(int rows, int64_t n, const float *p, const float *panel, int6
  * for lines under way are never all taken by one burst. */
 PL_INLINE void fetch(const uint8_t *row, int64_t stride, int n)
 {
-    PL_UNROLL for (int i = 0; i < n; i++) __builtin_prefetch(row + i * stride);
+    VF_UNROLL for (int i = 0; i < n; i++) __builtin_prefetch(row + i * stride);
 }
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -83,20 +93,20 @@ PL_INLINE void fetch(const uint8_t *row, int64_t stride, int n)
 PL_INLINE void transpose8(const uint8_t *row, int64_t stride, __m256i *out)
 {
     __m256i r[8], t[8];
-    PL_UNROLL for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_si256((const __m256i *)(row + i * stride));
-    PL_UNROLL for (int i = 0; i < 8; i += 2)
+    VF_UNROLL for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_si256((const __m256i *)(row + i * stride));
+    VF_UNROLL for (int i = 0; i < 8; i += 2)
     {
         t[i] = _mm256_unpacklo_epi32(r[i], r[i + 1]);
         t[i + 1] = _mm256_unpackhi_epi32(r[i], r[i + 1]);
     }
-    PL_UNROLL for (int i = 0; i < 8; i += 4)
+    VF_UNROLL for (int i = 0; i < 8; i += 4)
     {
         r[i] = _mm256_unpacklo_epi64(t[i], t[i + 2]);
         r[i + 1] = _mm256_unpackhi_epi64(t[i], t[i + 2]);
         r[i + 2] = _mm256_unpacklo_epi64(t[i + 1], t[i + 3]);
         r[i + 3] = _mm256_unpackhi_epi64(t[i + 1], t[i + 3]);
     }
-    PL_UNROLL for (int i = 0; i < 4; i++)
+    VF_UNROLL for (int i = 0; i < 4; i++)
     {
         out[i] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x20);
         out[i + 4] = _mm256_permute2x128_si256(r[i], r[i + 4], 0x31);
@@ -115,7 +125,7 @@ PL_INLINE int64_t turn_keys(float *panel, const uint8_t *row, const uint8_t *nex
             const int64_t at = d * (bf16 ? 2 : 4) + half * 8 * stride;
             if (d / per % 2 == 0) fetch(next + at, stride, 8);
             transpose8(row + at, stride, c);
-            PL_UNROLL for (int i = 0; i < 8; i++)
+            VF_UNROLL for (int i = 0; i < 8; i++)
             {
                 if (!bf16) {
                     _mm256_storeu_si256((__m256i *)(to + i * PL_LANES), c[i]);
@@ -135,19 +145,19 @@ PL_INLINE void scores_direct_of(int rows, const float *q, int64_t dim, const uin
     const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
     for (int half = 0; half < 2; half++) {
         __m256 acc[ROWS];
-        PL_UNROLL for (int r = 0; r < rows; r++) acc[r] = _mm256_setzero_ps();
+        VF_UNROLL for (int r = 0; r < rows; r++) acc[r] = _mm256_setzero_ps();
         for (int64_t d = 0; d < dim; d += STEP) {
             __m256 even[ROWS], odd[ROWS];
-            PL_UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm256_setzero_ps();
+            VF_UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm256_setzero_ps();
             fetch(next + half * 8 * stride + 2 * d, stride, 8);
             for (int64_t k = d; k < pl_min(d + STEP, dim); k += 16) {
                 __m256i c[8];
                 transpose8(row + half * 8 * stride + 2 * k, stride, c);
-                PL_UNROLL for (int i = 0; i < 8; i++)
+                VF_UNROLL for (int i = 0; i < 8; i++)
                 {
                     const __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(c[i], 16));
                     const __m256 b = _mm256_castsi256_ps(_mm256_and_si256(c[i], high));
-                    PL_UNROLL for (int r = 0; r < rows; r++)
+                    VF_UNROLL for (int r = 0; r < rows; r++)
                     {
                         const float *x = q + r * dim + k + 2 * i;
                         even[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(x), a, even[r]);
@@ -155,9 +165,9 @@ PL_INLINE void scores_direct_of(int rows, const float *q, int64_t dim, const uin
                     }
                 }
             }
-            PL_UNROLL for (int r = 0; r < rows; r++) acc[r] = _mm256_add_ps(acc[r], _mm256_add_ps(even[r], odd[r]));
+            VF_UNROLL for (int r = 0; r < rows; r++) acc[r] = _mm256_add_ps(acc[r], _mm256_add_ps(even[r], odd[r]));
         }
-        PL_UNROLL for (int r = 0; r < rows; r++) _mm256_storeu_ps(out + r * SCORE_STRIDE + half * 8, acc[r]);
+        VF_UNROLL for (int r = 0; r < rows; r++) _mm256_storeu_ps(out + r * SCORE_STRIDE + half * 8, acc[r]);
     }
 }
 static bool scores_direct(int rows, const float *q, int64_t dim, const uint8_t *row, const uint8_t *next,
@@ -167,24 +177,15 @@ static bool scores_direct(int rows, const float *q, int64_t dim, const uint8_t *
     FOR_ROWS(scores_direct_of, q, dim, row, next, stride, out)
     return true;
 }
-#else
-PL_INLINE int64_t turn_keys(float *panel, const uint8_t *row, const uint8_t *next, int64_t stride, int64_t dim,
-                            bool bf16)
-{
-    (void)panel, (void)row, (void)next, (void)stride, (void)dim, (void)bf16;
-    return 0;
-}
-PL_INLINE bool scores_direct(int rows, const float *q, int64_t dim, const uint8_t *row, const uint8_t *next,
-                             int64_t stride, bool bf16, float *out)
-{
-    (void)rows, (void)q, (void)dim, (void)row, (void)next, (void)stride, (void)bf16, (void)out;
-    return false;
-}
+#else /* in plain C the panel is filled below */
+#define turn_keys(...) 0
+#define scores_direct(...) false
 #endif
 
 /* panel[dim][16] = 16 keys */
 static void load_keys(const uint8_t *row, const uint8_t *next, int64_t stride, int64_t dim, bool bf16, float *panel)
 {
+    (void)next;
     for (int64_t d = turn_keys(panel, row, next, stride, dim, bf16); d < dim; d++)
         for (int i = 0; i < PL_LANES; i++) {
             const uint8_t *r = row + i * stride;
@@ -193,7 +194,7 @@ static void load_keys(const uint8_t *row, const uint8_t *next, int64_t stride, i
 }
 
 /* Up to 16 dims of a row of values, from dim d on; `left` of them are real. */
-PL_INLINE vf value_lanes(const uint8_t *row, bool bf16, int64_t d, int64_t left)
+VF_INLINE vf value_lanes(const uint8_t *row, bool bf16, int64_t d, int64_t left)
 {
     if (bf16) {
         const uint16_t *v = (const uint16_t *)row + d;
@@ -224,21 +225,21 @@ static void load_values(value_rows row, value_rows next, int64_t stride, int64_t
 }
 
 /* values_of without a panel: 16 dims from byte c on of n rows of BF16 values */
-PL_INLINE void values_direct_of(int rows, int64_t n, const float *p, value_rows row, value_rows next, int64_t stride,
+VF_INLINE void values_direct_of(int rows, int64_t n, const float *p, value_rows row, value_rows next, int64_t stride,
                                 int64_t c, float *out, int64_t out_stride)
 {
     vf even[ROWS], odd[ROWS];
-    PL_UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = vf_set(0);
+    VF_UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = vf_set(0);
     for (int64_t k = 0; k < n; k += 2) {
         const vf v = vf_load_bf16((const uint16_t *)(value_row(row, k, stride) + c));
         if (c % 64 == 0) fetch(value_row(next, k, stride) + c, stride, 2);
-        PL_UNROLL for (int r = 0; r < rows; r++) even[r] = vf_fma(vf_set(p[r * SCORE_STRIDE + k]), v, even[r]);
+        VF_UNROLL for (int r = 0; r < rows; r++) even[r] = vf_fma(vf_set(p[r * SCORE_STRIDE + k]), v, even[r]);
     }
     for (int64_t k = 1; k < n; k += 2) {
         const vf v = vf_load_bf16((const uint16_t *)(value_row(row, k, stride) + c));
-        PL_UNROLL for (int r = 0; r < rows; r++) odd[r] = vf_fma(vf_set(p[r * SCORE_STRIDE + k]), v, odd[r]);
+        VF_UNROLL for (int r = 0; r < rows; r++) odd[r] = vf_fma(vf_set(p[r * SCORE_STRIDE + k]), v, odd[r]);
     }
-    PL_UNROLL for (int r = 0; r < rows; r++)
+    VF_UNROLL for (int r = 0; r < rows; r++)
         vf_store(out + r * out_stride, vf_add(vf_load(out + r * out_stride), vf_add(even[r], odd[r])));
 }
 static bool values_direct(int rows, int64_t n, const float *p, value_rows row, value_rows next, int64_t stride,
@@ -250,7 +251,7 @@ static bool values_direct(int rows, int64_t n, const float *p, value_rows row, v
 }
 
 /* Lanes outside [lo, hi) become `other`. */
-PL_INLINE vf within(vf v, int64_t lo, int64_t hi, float other)
+VF_INLINE vf within(vf v, int64_t lo, int64_t hi, float other)
 {
     static const float lane[PL_LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     if (lo <= 0 && hi >= PL_LANES) return v;

@@ -8,7 +8,7 @@
 /* exp(x), at most 1.1 ulp off; 0 below ln(2^-126), infinite above ln of the largest float.
  * n = x / ln 2 rounded, as the low bits of t = n + 1.5 * 2^23; r = x - n ln 2 with ln 2 in two parts, |r| <= 0.347;
  * exp(r) = 1 + r + r^2 q(r). The coefficients of q interpolate it at the Chebyshev nodes. */
-PL_INLINE vf pl_vexp(vf x)
+VF_INLINE vf pl_vexp(vf x)
 {
     const vf magic = vf_set(0x1.8p23f);
     const vf t = vf_fma(x, vf_set(0x1.715476p+0f), magic), n = vf_sub(t, magic);
@@ -24,7 +24,7 @@ PL_INLINE vf pl_vexp(vf x)
     return vf_or_nan(x, y);
 }
 /* The same for one number. */
-PL_INLINE float pl_exp1(float x)
+VF_INLINE float pl_exp1(float x)
 {
     float v[PL_LANES];
     vf_store(v, pl_vexp(vf_set(x)));
@@ -32,11 +32,11 @@ PL_INLINE float pl_exp1(float x)
 }
 
 /* x / (1 + exp(-x)): for a very negative x the exponential is infinite and the result -0. */
-PL_INLINE vf pl_vsilu(vf x) { return vf_div(x, vf_add(vf_set(1), pl_vexp(vf_sub(vf_set(0), x)))); }
+VF_INLINE vf pl_vsilu(vf x) { return vf_div(x, vf_add(vf_set(1), pl_vexp(vf_sub(vf_set(0), x)))); }
 
 /* gelu by the tanh approximation, as x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the same function, and no
  * cancellation where tanh is near -1. */
-PL_INLINE vf pl_vgelu(vf x)
+VF_INLINE vf pl_vgelu(vf x)
 {
     const vf c = vf_fma(vf_mul(x, x), vf_set(-2 * 0.7978845608f * 0.044715f), vf_set(-2 * 0.7978845608f));
     return vf_div(x, vf_add(vf_set(1), pl_vexp(vf_mul(x, c))));
@@ -45,7 +45,7 @@ PL_INLINE vf pl_vgelu(vf x)
 /* Sine and cosine of x in doubles: at most 2^-40 off for |x| < 2^20, 2^-22 for |x| < 2^31. n = x / (pi/2) rounded,
  * r = x - n pi/2 with pi/2 in three parts of which the first two have 33 bits, so that n times them is exact for
  * n < 2^20. Plain multiplications and additions (never fused), so that every compiler gives the same bits. */
-PL_INLINE void pl_sin_cos(double x, double *sine, double *cosine)
+VF_INLINE void pl_sin_cos(double x, double *sine, double *cosine)
 {
     const double magic = 0x1.8p52, t = x * 0x1.45f306dc9c883p-1 + magic, n = t - magic;
     const double r = ((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69, z = r * r;

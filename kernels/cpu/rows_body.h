@@ -20,13 +20,13 @@ static void row_rms_norm(float *y, const float *x, const float *w, float eps, in
     vf sum[4] = {vf_set(0), vf_set(0), vf_set(0), vf_set(0)};
     const int64_t whole = n / (4 * PL_LANES) * (4 * PL_LANES);
     for (int64_t i = 0; i < whole; i += 4 * PL_LANES) {
-        PL_UNROLL for (int c = 0; c < 4; c++)
+        VF_UNROLL for (int c = 0; c < 4; c++)
         {
             const vf v = vf_load(x + i + c * PL_LANES);
             sum[c] = vf_fma(v, v, sum[c]);
         }
     }
-    PL_UNROLL for (int c = 0; c < 4; c++)
+    VF_UNROLL for (int c = 0; c < 4; c++)
     {
         const int64_t at = whole + c * PL_LANES;
         const vf v = at < n ? vf_get(x + at, n - at) : vf_set(0);

@@ -11,10 +11,6 @@
 
 enum { PL_LANES = 16 };
 
-#ifndef PL_UNROLL
-#define PL_UNROLL _Pragma("GCC unroll 16") /* without it accumulator arrays live in memory */
-#endif
-
 /* What each path gives, lane by lane:
  *   vf_fma       a * b + c, rounded once
  *   vf_max       a > b ? a : b (so b where either is NaN)
@@ -25,6 +21,8 @@ enum { PL_LANES = 16 };
  *   vf_load_n    the first n lanes, the others 0; vf_store_n writes the first n: memory behind them is not touched */
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 
+#define VF_INLINE PL_INLINE
+#define VF_UNROLL _Pragma("GCC unroll 16") /* without it accumulator arrays live in memory */
 typedef __m512 vf;
 PL_INLINE __mmask16 vf_mask(int64_t n) { return (__mmask16)((1u << n) - 1); }
 PL_INLINE vf vf_set(float x) { return _mm512_set1_ps(x); }
@@ -68,6 +66,8 @@ PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
 
 #elif defined(__AVX2__) && defined(__FMA__)
 
+#define VF_INLINE PL_INLINE
+#define VF_UNROLL _Pragma("GCC unroll 16")
 typedef struct vf {
     __m256 a, b;
 } vf;
@@ -140,6 +140,9 @@ PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
 
 #else
 
+#define VF_PLAIN
+#define VF_UNROLL
+#define VF_INLINE static inline __attribute__((unused)) /* forced inlining makes sanitizer builds take minutes */
 typedef struct vf {
     float v[PL_LANES];
 } vf;
@@ -147,23 +150,23 @@ typedef struct vf {
     vf r;                                               \
     for (int i = 0; i < PL_LANES; i++) r.v[i] = (expr); \
     return r
-PL_INLINE vf vf_set(float x) { PL_EACH(x); }
-PL_INLINE vf vf_load(const float *p) { PL_EACH(p[i]); }
-PL_INLINE vf vf_load_n(const float *p, int64_t n) { PL_EACH(i < n ? p[i] : 0); }
-PL_INLINE void vf_store(float *p, vf a) { memcpy(p, a.v, sizeof a.v); }
-PL_INLINE void vf_store_n(float *p, vf a, int64_t n) { memcpy(p, a.v, sizeof *p * (size_t)n); }
-PL_INLINE vf vf_add(vf a, vf b) { PL_EACH(a.v[i] + b.v[i]); }
-PL_INLINE vf vf_sub(vf a, vf b) { PL_EACH(a.v[i] - b.v[i]); }
-PL_INLINE vf vf_mul(vf a, vf b) { PL_EACH(a.v[i] * b.v[i]); }
-PL_INLINE vf vf_div(vf a, vf b) { PL_EACH(a.v[i] / b.v[i]); }
-PL_INLINE vf vf_fma(vf a, vf b, vf c) { PL_EACH(fmaf(a.v[i], b.v[i], c.v[i])); }
-PL_INLINE vf vf_max(vf a, vf b) { PL_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
-PL_INLINE vf vf_if_less(vf a, vf b, vf x, vf y) { PL_EACH(a.v[i] < b.v[i] ? x.v[i] : y.v[i]); }
-PL_INLINE vf vf_or_nan(vf a, vf y) { PL_EACH(isnan(a.v[i]) ? a.v[i] : y.v[i]); }
-PL_INLINE vf vf_scale2(vf p, vf t) { PL_EACH(pl_bits_f32(pl_f32_bits(p.v[i]) + (pl_f32_bits(t.v[i]) << 23))); }
-PL_INLINE vf vf_bf16(vf a) { PL_EACH(pl_bf16_f32(pl_f32_bf16(a.v[i]))); }
-PL_INLINE vf vf_load_bf16(const uint16_t *p) { PL_EACH(pl_bf16_f32(p[i])); }
-PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
+VF_INLINE vf vf_set(float x) { PL_EACH(x); }
+VF_INLINE vf vf_load(const float *p) { PL_EACH(p[i]); }
+VF_INLINE vf vf_load_n(const float *p, int64_t n) { PL_EACH(i < n ? p[i] : 0); }
+VF_INLINE void vf_store(float *p, vf a) { memcpy(p, a.v, sizeof a.v); }
+VF_INLINE void vf_store_n(float *p, vf a, int64_t n) { memcpy(p, a.v, sizeof *p * (size_t)n); }
+VF_INLINE vf vf_add(vf a, vf b) { PL_EACH(a.v[i] + b.v[i]); }
+VF_INLINE vf vf_sub(vf a, vf b) { PL_EACH(a.v[i] - b.v[i]); }
+VF_INLINE vf vf_mul(vf a, vf b) { PL_EACH(a.v[i] * b.v[i]); }
+VF_INLINE vf vf_div(vf a, vf b) { PL_EACH(a.v[i] / b.v[i]); }
+VF_INLINE vf vf_fma(vf a, vf b, vf c) { PL_EACH(fmaf(a.v[i], b.v[i], c.v[i])); }
+VF_INLINE vf vf_max(vf a, vf b) { PL_EACH(a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+VF_INLINE vf vf_if_less(vf a, vf b, vf x, vf y) { PL_EACH(a.v[i] < b.v[i] ? x.v[i] : y.v[i]); }
+VF_INLINE vf vf_or_nan(vf a, vf y) { PL_EACH(isnan(a.v[i]) ? a.v[i] : y.v[i]); }
+VF_INLINE vf vf_scale2(vf p, vf t) { PL_EACH(pl_bits_f32(pl_f32_bits(p.v[i]) + (pl_f32_bits(t.v[i]) << 23))); }
+VF_INLINE vf vf_bf16(vf a) { PL_EACH(pl_bf16_f32(pl_f32_bf16(a.v[i]))); }
+VF_INLINE vf vf_load_bf16(const uint16_t *p) { PL_EACH(pl_bf16_f32(p[i])); }
+VF_INLINE void vf_store_bf16(uint16_t *p, vf a)
 {
     for (int i = 0; i < PL_LANES; i++) p[i] = pl_f32_bf16(a.v[i]);
 }
@@ -171,7 +174,7 @@ PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
 #endif
 
 /* The order of every sum and maximum over lanes: halves, four times. */
-PL_INLINE float vf_sum(vf a)
+VF_INLINE float vf_sum(vf a)
 {
     float v[PL_LANES];
     vf_store(v, a);
@@ -179,7 +182,7 @@ PL_INLINE float vf_sum(vf a)
         for (int i = 0; i < n; i++) v[i] += v[i + n];
     return v[0];
 }
-PL_INLINE float vf_top(vf a)
+VF_INLINE float vf_top(vf a)
 {
     float v[PL_LANES];
     vf_store(v, a);
@@ -188,21 +191,21 @@ PL_INLINE float vf_top(vf a)
     return v[0];
 }
 /* At most 16 lanes of what is left of a row: partial stores are slow, so only where they are needed. */
-PL_INLINE vf vf_get(const float *p, int64_t left) { return left < PL_LANES ? vf_load_n(p, left) : vf_load(p); }
-PL_INLINE void vf_put(float *p, vf a, int64_t left)
+VF_INLINE vf vf_get(const float *p, int64_t left) { return left < PL_LANES ? vf_load_n(p, left) : vf_load(p); }
+VF_INLINE void vf_put(float *p, vf a, int64_t left)
 {
     if (left < PL_LANES)
         vf_store_n(p, a, left);
     else
         vf_store(p, a);
 }
-PL_INLINE vf vf_load_bf16_n(const uint16_t *p, int64_t n)
+VF_INLINE vf vf_load_bf16_n(const uint16_t *p, int64_t n)
 {
     uint16_t v[PL_LANES] = {0};
     memcpy(v, p, sizeof *p * (size_t)n);
     return vf_load_bf16(v);
 }
-PL_INLINE void vf_store_bf16_n(uint16_t *p, vf a, int64_t n)
+VF_INLINE void vf_store_bf16_n(uint16_t *p, vf a, int64_t n)
 {
     uint16_t v[PL_LANES];
     vf_store_bf16(v, a);
