@@ -38,9 +38,11 @@ void pl_tok_close(pl_tok *t)
     free(t);
 }
 
-int pl_tok_add_split(pl_tok *t, const char *pattern, int64_t n, bool literal, int32_t behavior, bool invert, pl_err *err)
+int pl_tok_add_split(pl_tok *t, const char *pattern, int64_t n, bool literal, int32_t behavior, bool invert,
+                     pl_err *err)
 {
-    if (t->n_split == PL_TOK_MAX_STEPS) return pl_fail(err, PL_EFORMAT, "tokenizer: more than %d pre-tokenizers", PL_TOK_MAX_STEPS);
+    if (t->n_split == PL_TOK_MAX_STEPS)
+        return pl_fail(err, PL_EFORMAT, "tokenizer: more than %d pre-tokenizers", PL_TOK_MAX_STEPS);
     pl_split s = {.kind = PL_SPLIT_REGEX, .behavior = behavior, .invert = invert};
     PL_TRY(pl_regex_new(&s.re, pattern, n, literal, err));
     t->split[t->n_split++] = s;
@@ -50,13 +52,16 @@ int pl_tok_add_split(pl_tok *t, const char *pattern, int64_t n, bool literal, in
 int pl_tok_add(pl_tok *t, const pl_added *a, const char *name, int64_t n, pl_err *err)
 {
     pl_added added = *a;
-    if (n > PL_TOK_MAX_NAME) return pl_fail(err, PL_EFORMAT, "tokenizer: added token %d has a name of %lld bytes, want at most %d", a->id, (long long)n, PL_TOK_MAX_NAME);
+    if (n > PL_TOK_MAX_NAME)
+        return pl_fail(err, PL_EFORMAT, "tokenizer: added token %d has a name of %lld bytes, want at most %d", a->id,
+                       (long long)n, PL_TOK_MAX_NAME);
     if (!pl_vocab_has(&t->vocab, a->id)) {
         added.outside = true;
         PL_TRY(pl_vocab_add(&t->vocab, a->id, name, n, false, err));
-    } else if (t->vocab.word[a->id].n != n || memcmp(pl_vocab_text(&t->vocab, a->id), name, (size_t)n)) {
-        return pl_fail(err, PL_EFORMAT, "tokenizer: id %d is '%.*s' in the model and '%.*s' among the added tokens", a->id,
-                       (int)pl_min(t->vocab.word[a->id].n, 40), pl_vocab_text(&t->vocab, a->id), (int)pl_min(n, 40), name);
+    } else if (t->vocab.word[a->id].n != n || memcmp(pl_vocab_text(&t->vocab, a->id), name, (size_t)n) != 0) {
+        return pl_fail(err, PL_EFORMAT, "tokenizer: id %d is '%.*s' in the model and '%.*s' among the added tokens",
+                       a->id, (int)pl_min(t->vocab.word[a->id].n, 40), pl_vocab_text(&t->vocab, a->id),
+                       (int)pl_min(n, 40), name);
     }
     void *p = t->added;
     PL_TRY(pl_mem_grow(&p, &t->cap_added, t->n_added + 1, sizeof *t->added, err));
@@ -75,7 +80,8 @@ static int build_tries(pl_tok *t, pl_err *err)
         const char *name = pl_vocab_text(&t->vocab, a->id);
         int64_t n = t->vocab.word[a->id].n;
         t->added_of[a->id] = i;
-        if (a->normalized) rc = pl_normalize(t->norm + t->name_norm, t->n_norm - t->name_norm, &m, scratch, &name, &n, err);
+        if (a->normalized)
+            rc = pl_normalize(t->norm + t->name_norm, t->n_norm - t->name_norm, &m, scratch, &name, &n, err);
         a->shown_at = t->shown.n;
         a->n_shown = (int32_t)n;
         if (rc >= 0) rc = pl_buf_put(&t->shown, name, n, err);
@@ -92,10 +98,14 @@ static void find_byte_tokens(pl_tok *t)
     for (int32_t b = 0; b < 256; b++) {
         char s[8];
         int32_t n;
-        if (t->byte_level) n = pl_utf8_put(s, pl_byte_char((uint8_t)b));
-        else if (t->raw_bytes) s[0] = (char)b, n = 1;
-        else if (t->byte_fallback) n = snprintf(s, sizeof s, "<0x%02X>", (unsigned)b);
-        else return;
+        if (t->byte_level)
+            n = pl_utf8_put(s, pl_byte_char((uint8_t)b));
+        else if (t->raw_bytes)
+            s[0] = (char)b, n = 1;
+        else if (t->byte_fallback)
+            n = snprintf(s, sizeof s, "<0x%02X>", (unsigned)b);
+        else
+            return;
         t->byte_id[b] = pl_vocab_find(&t->vocab, s, n);
     }
 }
@@ -111,7 +121,9 @@ static void note_spaces(pl_tok *t, int32_t id)
  * U+2581, then no merge crosses from X to one, and the text may as well be cut there: into words. */
 static void find_cuts(pl_tok *t)
 {
-    if (t->byte_level || t->raw_bytes || t->alphabet || t->ignore_merges || pl_vocab_find(&t->vocab, "\xe2\x96\x81", 3) < 0) return;
+    if (t->byte_level || t->raw_bytes || t->alphabet || t->ignore_merges ||
+        pl_vocab_find(&t->vocab, "\xe2\x96\x81", 3) < 0)
+        return;
     t->cut_at_space = true;
     if (t->rank) {
         for (int32_t i = 0; i < t->vocab.n_ids; i++)
@@ -132,13 +144,17 @@ int pl_tok_finish(pl_tok *t, pl_err *err)
     for (int32_t i = 0; i < t->n_norm; i++) t->alphabet |= t->norm[i].kind == PL_NORM_BYTES;
     for (int32_t i = 0; i < t->n_split; i++) {
         if (t->split[i].kind != PL_SPLIT_BYTES) continue;
-        if (i == t->n_split - 1) t->byte_level = true;
-        else t->alphabet = true;
+        if (i == t->n_split - 1)
+            t->byte_level = true;
+        else
+            t->alphabet = true;
     }
     for (int32_t i = 0; i < t->n_prefix; i++)
-        if (!pl_vocab_has(&t->vocab, t->prefix[i])) return pl_fail(err, PL_EFORMAT, "tokenizer: id %d in front of a text is no token", t->prefix[i]);
+        if (!pl_vocab_has(&t->vocab, t->prefix[i]))
+            return pl_fail(err, PL_EFORMAT, "tokenizer: id %d in front of a text is no token", t->prefix[i]);
     for (int32_t i = 0; i < t->n_suffix; i++)
-        if (!pl_vocab_has(&t->vocab, t->suffix[i])) return pl_fail(err, PL_EFORMAT, "tokenizer: id %d behind a text is no token", t->suffix[i]);
+        if (!pl_vocab_has(&t->vocab, t->suffix[i]))
+            return pl_fail(err, PL_EFORMAT, "tokenizer: id %d behind a text is no token", t->suffix[i]);
     find_byte_tokens(t);
     find_cuts(t);
     PL_TRY(build_tries(t, err));
@@ -217,7 +233,8 @@ static int normalize(pl_tok_call *c, const char *p, int64_t n, bool at_start)
 static int encode(pl_tok_call *c, const char *p, int64_t n)
 {
     const pl_tok *t = c->t;
-    for (int32_t i = 0; i < t->n_prefix && c->flags & PL_TOK_BOS; i++) PL_TRY(pl_ids_push(c->ids, t->prefix[i], c->err));
+    for (int32_t i = 0; i < t->n_prefix && c->flags & PL_TOK_BOS; i++)
+        PL_TRY(pl_ids_push(c->ids, t->prefix[i], c->err));
     for (int64_t i = 0; i < n;) {
         const int64_t valid = pl_utf8_valid(p + i, n - i);
         PL_TRY(scan(c, &t->raw, p + i, valid, i == 0, normalize));
@@ -225,18 +242,24 @@ static int encode(pl_tok_call *c, const char *p, int64_t n)
         for (int32_t k; i < n && (k = pl_utf8_seq((const uint8_t *)p + i, n - i)) <= 0;) i += k < 0 ? -k : 1;
         if (bad < i) PL_TRY(pl_bpe_bytes(c, p + bad, i - bad));
     }
-    for (int32_t i = 0; i < t->n_suffix && c->flags & PL_TOK_EOS; i++) PL_TRY(pl_ids_push(c->ids, t->suffix[i], c->err));
+    for (int32_t i = 0; i < t->n_suffix && c->flags & PL_TOK_EOS; i++)
+        PL_TRY(pl_ids_push(c->ids, t->suffix[i], c->err));
     return PL_OK;
 }
 
 int pl_tok_encode(const pl_tok *t, pl_ids *ids, const char *text, int64_t n_bytes, int32_t flags, pl_err *err)
 {
-    enum { WORTH_A_CACHE = 4096, GROWTH = 4 }; /* bytes; a space of one byte may become three, a letter of two nine */
+    enum {
+        PL_WORTH_A_CACHE = 4096,
+        PL_GROWTH = 4
+    }; /* bytes; a space of one byte may become three, a letter of two nine */
     if (n_bytes < 0 || n_bytes > PL_TOK_MAX_TEXT)
-        return pl_fail(err, PL_ELIMIT, "tokenizer: text of %lld bytes, want at most %d", (long long)n_bytes, PL_TOK_MAX_TEXT);
-    pl_tok_call c = {.t = t, .ids = ids, .flags = flags, .err = err, .matcher.n_text = n_bytes * GROWTH};
+        return pl_fail(err, PL_ELIMIT, "tokenizer: text of %lld bytes, want at most %d", (long long)n_bytes,
+                       PL_TOK_MAX_TEXT);
+    pl_tok_call c = {.t = t, .ids = ids, .flags = flags, .err = err, .matcher.n_text = n_bytes * PL_GROWTH};
     const int32_t before = ids->n;
-    if (n_bytes >= WORTH_A_CACHE) c.cache = calloc(PL_TOK_CACHE, sizeof *c.cache); /* does without if there is none */
+    if (n_bytes >= PL_WORTH_A_CACHE)
+        c.cache = calloc(PL_TOK_CACHE, sizeof *c.cache); /* does without if there is none */
     const int rc = encode(&c, text, n_bytes);
     if (rc < 0) ids->n = before;
     pl_matcher_free(&c.matcher);
@@ -258,7 +281,10 @@ int pl_tok_encode(const pl_tok *t, pl_ids *ids, const char *text, int64_t n_byte
 int32_t pl_tok_size(const pl_tok *t) { return t->vocab.n_ids; }
 int32_t pl_tok_bos(const pl_tok *t) { return t->bos; }
 int32_t pl_tok_eos(const pl_tok *t) { return t->eos; }
-int32_t pl_tok_find(const pl_tok *t, const char *name, int64_t n_bytes) { return n_bytes < 0 ? -1 : pl_vocab_find(&t->vocab, name, n_bytes); }
+int32_t pl_tok_find(const pl_tok *t, const char *name, int64_t n_bytes)
+{
+    return n_bytes < 0 ? -1 : pl_vocab_find(&t->vocab, name, n_bytes);
+}
 
 bool pl_tok_is_special(const pl_tok *t, int32_t id)
 {

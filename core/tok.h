@@ -11,8 +11,8 @@ PL_MUST int pl_tok_open_json(pl_tok **out, const char *json, int64_t n_json, con
                              pl_err *err);
 
 /* A tiktoken.model (base64 token, space, rank) with the reserved ids that its tokenizer_config.json names. */
-PL_MUST int pl_tok_open_tiktoken(pl_tok **out, const char *ranks, int64_t n_ranks, const char *config,
-                                 int64_t n_config, pl_err *err);
+PL_MUST int pl_tok_open_tiktoken(pl_tok **out, const char *ranks, int64_t n_ranks, const char *config, int64_t n_config,
+                                 pl_err *err);
 
 /* What a GGUF file says of its vocabulary (tokenizer.ggml.*); everything is borrowed for the call. */
 typedef struct pl_str {
@@ -21,13 +21,13 @@ typedef struct pl_str {
 } pl_str;
 enum { PL_TOKEN_NORMAL = 1, PL_TOKEN_UNKNOWN, PL_TOKEN_CONTROL, PL_TOKEN_USER, PL_TOKEN_UNUSED, PL_TOKEN_BYTE };
 typedef struct pl_tok_vocab {
-    pl_str model, pre;      /* "gpt2" or "llama"; pre may be empty */
-    const pl_str *token;    /* [n_tokens] */
-    const float *score;     /* [n_tokens]; NULL for gpt2 */
-    const int32_t *type;    /* [n_tokens] PL_TOKEN_*, or NULL: all normal */
-    const pl_str *merge;    /* [n_merges] "left right" */
+    pl_str model, pre;   /* "gpt2" or "llama"; pre may be empty */
+    const pl_str *token; /* [n_tokens] */
+    const float *score;  /* [n_tokens]; NULL for gpt2 */
+    const int32_t *type; /* [n_tokens] PL_TOKEN_*, or NULL: all normal */
+    const pl_str *merge; /* [n_merges] "left right" */
     int64_t n_tokens, n_merges;
-    int64_t bos, eos, unk;                  /* -1: none */
+    int64_t bos, eos, unk;                      /* -1: none */
     int32_t add_bos, add_eos, add_space_prefix; /* 0, 1, or -1: not said, the model's usual choice */
 } pl_tok_vocab;
 PL_MUST int pl_tok_open_gguf(pl_tok **out, const pl_tok_vocab *v, pl_err *err);

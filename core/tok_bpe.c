@@ -5,7 +5,7 @@
 #include "tok_impl.h"
 #include <stdlib.h>
 
-enum { SHORT = 40 };
+enum { PL_SHORT = 40 };
 
 /* The model's own tokens, without those that only a name in a text can give. */
 static int32_t model_find(const pl_tok *t, const char *p, int64_t n)
@@ -27,7 +27,8 @@ int pl_ids_push(pl_ids *ids, int32_t id, pl_err *err)
 }
 
 /* What two neighbours become, and how urgently; false if they never merge. */
-static inline bool pair_of(const pl_tok *t, const char *p, const pl_symbol *a, const pl_symbol *b, uint32_t *rank, int32_t *id)
+static inline bool pair_of(const pl_tok *t, const char *p, const pl_symbol *a, const pl_symbol *b, uint32_t *rank,
+                           int32_t *id)
 {
     if (t->rank) {
         const int64_t n = (int64_t)a->n + b->n;
@@ -47,8 +48,8 @@ static inline bool pair_of(const pl_tok *t, const char *p, const pl_symbol *a, c
 static void merge_short(pl_tok_call *c, const char *p)
 {
     pl_symbol *s = c->symbol;
-    uint32_t rank[SHORT];
-    int32_t id[SHORT], n = c->n_symbols;
+    uint32_t rank[PL_SHORT];
+    int32_t id[PL_SHORT], n = c->n_symbols;
     for (int32_t i = 0; i + 1 < n; i++)
         if (!pair_of(c->t, p, &s[i], &s[i + 1], &rank[i], &id[i])) rank[i] = PL_NO_RANK;
     for (;;) {
@@ -180,7 +181,8 @@ static int unknown_char(pl_tok_call *c, const char *p, int64_t at, int64_t n)
 static int put_unknown(pl_tok_call *c, const char *p, const pl_symbol *s, bool after_unknown)
 {
     const pl_tok *t = c->t;
-    if (!has_bytes(t, p + s->at, s->n)) return t->unk < 0 || (after_unknown && t->fuse_unk) ? PL_OK : pl_ids_push(c->ids, t->unk, c->err);
+    if (!has_bytes(t, p + s->at, s->n))
+        return t->unk < 0 || (after_unknown && t->fuse_unk) ? PL_OK : pl_ids_push(c->ids, t->unk, c->err);
     for (int32_t i = 0; i < s->n; i++) PL_TRY(pl_ids_push(c->ids, t->byte_id[(uint8_t)p[s->at + i]], c->err));
     return PL_OK;
 }
@@ -214,8 +216,10 @@ static int merge(pl_tok_call *c, const char *p, int64_t n)
         PL_TRY(id >= 0 ? add_symbol(c, id, i, size) : unknown_char(c, p, i, size));
         i += size;
     }
-    if (c->n_symbols <= SHORT) merge_short(c, p);
-    else PL_TRY(merge_long(c, p));
+    if (c->n_symbols <= PL_SHORT)
+        merge_short(c, p);
+    else
+        PL_TRY(merge_long(c, p));
     for (int32_t i = 0; i < c->n_symbols; i++) {
         const pl_symbol *s = &c->symbol[i];
         PL_TRY(s->id >= 0 ? pl_ids_push(c->ids, s->id, c->err) : put_unknown(c, p, s, i > 0 && s[-1].id < 0));

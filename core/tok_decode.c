@@ -49,8 +49,10 @@ static int metaspace(pl_buf *x, const pl_decode *d, bool first, pl_err *err)
     for (int32_t i = 0; i < x->n && rc >= 0;) {
         const bool mark = begins(x, i, &d->text);
         const int32_t k = mark ? d->text.n : 1;
-        if (!mark) rc = pl_buf_put(&out, x->p + i, 1, err);
-        else if (!first) rc = pl_buf_put(&out, " ", 1, err);
+        if (!mark)
+            rc = pl_buf_put(&out, x->p + i, 1, err);
+        else if (!first)
+            rc = pl_buf_put(&out, " ", 1, err);
         i += k;
     }
     pl_buf_free(x);
@@ -58,35 +60,43 @@ static int metaspace(pl_buf *x, const pl_decode *d, bool first, pl_err *err)
     return rc;
 }
 
-static int hex(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+/* Names of added tokens often have characters that stand for no byte: those stay as they are. */
+static int from_alphabet(pl_buf *x, pl_err *err)
+{
+    pl_buf bytes = {0};
+    const int rc = pl_chars_to_bytes(&bytes, x->p, x->n, err);
+    pl_buf_free(rc > 0 ? x : &bytes);
+    if (rc > 0) *x = bytes;
+    return rc < 0 ? rc : PL_OK;
+}
 
 static int token_text(const pl_tok *t, int32_t id, bool first, pl_buf *x, pl_matcher *m, pl_err *err)
 {
     const pl_added *a = t->added_of[id] >= 0 ? &t->added[t->added_of[id]] : NULL;
     x->n = 0;
-    if (a) PL_TRY(pl_buf_put(x, a->n_shown ? t->shown.p + a->shown_at : "", a->n_shown, err));
-    else PL_TRY(pl_buf_put(x, pl_vocab_text(&t->vocab, id), t->vocab.word[id].n, err));
+    if (a)
+        PL_TRY(pl_buf_put(x, a->n_shown ? t->shown.p + a->shown_at : "", a->n_shown, err));
+    else
+        PL_TRY(pl_buf_put(x, pl_vocab_text(&t->vocab, id), t->vocab.word[id].n, err));
     for (int32_t i = 0; i < t->n_token_steps; i++) {
         const pl_decode *d = &t->decode[i];
         switch (d->kind) {
-        case PL_DECODE_REPLACE: PL_TRY(replace(x, d, m, err)); break;
-        case PL_DECODE_STRIP: strip(x, d); break;
-        case PL_DECODE_METASPACE: PL_TRY(metaspace(x, d, first && d->start, err)); break;
-        case PL_DECODE_BYTES: { /* names of added tokens often have characters that stand for no byte: as they are */
-            pl_buf bytes = {0};
-            const int rc = pl_chars_to_bytes(&bytes, x->p, x->n, err);
-            if (rc > 0) {
-                pl_buf_free(x);
-                *x = bytes;
-            } else {
-                pl_buf_free(&bytes);
-                PL_TRY(rc);
-            }
+        case PL_DECODE_REPLACE:
+            PL_TRY(replace(x, d, m, err));
             break;
-        }
+        case PL_DECODE_STRIP:
+            strip(x, d);
+            break;
+        case PL_DECODE_METASPACE:
+            PL_TRY(metaspace(x, d, first && d->start, err));
+            break;
+        case PL_DECODE_BYTES:
+            PL_TRY(from_alphabet(x, err));
+            break;
         default: /* PL_DECODE_BYTE_FALLBACK */
-            if (x->n == 6 && !memcmp(x->p, "<0x", 3) && x->p[5] == '>' && hex(x->p[3]) >= 0 && hex(x->p[4]) >= 0) {
-                x->p[0] = (char)(hex(x->p[3]) << 4 | hex(x->p[4]));
+            if (x->n == 6 && !memcmp(x->p, "<0x", 3) && x->p[5] == '>' && pl_hex_digit(x->p[3]) >= 0 &&
+                pl_hex_digit(x->p[4]) >= 0) {
+                x->p[0] = (char)(pl_hex_digit(x->p[3]) << 4 | pl_hex_digit(x->p[4]));
                 x->n = 1;
                 return PL_OK;
             }
@@ -112,7 +122,8 @@ static int check_steps(pl_tok *t, pl_err *err)
         const pl_decode *d = &t->decode[i];
         if (d->kind == PL_DECODE_FUSE) continue;
         if (d->kind != PL_DECODE_STRIP || d->stop || t->strip)
-            return pl_fail(err, PL_EFORMAT, "tokenizer: decoder %d works on the whole text, want only a Strip of its start there", i);
+            return pl_fail(err, PL_EFORMAT,
+                           "tokenizer: decoder %d works on the whole text, want only a Strip of its start there", i);
         t->strip = d;
     }
     return PL_OK;
@@ -178,7 +189,8 @@ static int put_bad(const pl_tok *t, pl_tok_stream *s, pl_text *out, int32_t n, p
 
 static int put_byte(const pl_tok *t, pl_tok_stream *s, pl_text *out, uint8_t byte, pl_err *err)
 {
-    if (s->n_held < 0 || s->n_held > 3) return pl_fail(err, PL_EARG, "tokenizer: a stream that holds %d bytes, want 0 .. 3", s->n_held);
+    if (s->n_held < 0 || s->n_held > 3)
+        return pl_fail(err, PL_EARG, "tokenizer: a stream that holds %d bytes, want 0 .. 3", s->n_held);
     s->held[s->n_held++] = byte;
     int32_t k = pl_utf8_seq(s->held, s->n_held);
     if (k == -s->n_held) return PL_OK; /* the beginning of a character */

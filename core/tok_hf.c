@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-enum { MAX_FILE = 512 << 20, N_RESERVED = 256 };
+enum { PL_MAX_FILE = 512 << 20, PL_N_RESERVED = 256 };
 
 /* The whole file, with a zero behind it; absent: *out stays NULL unless the file is needed. */
 static int read_file(const char *path, bool needed, char **out, int64_t *n, pl_err *err)
@@ -16,8 +16,8 @@ static int read_file(const char *path, bool needed, char **out, int64_t *n, pl_e
     FILE *f = fopen(path, "rb");
     if (!f) return needed || errno != ENOENT ? pl_fail(err, PL_EIO, "%s: %s", path, strerror(errno)) : PL_OK;
     struct stat st;
-    if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE) {
-        rc = pl_fail(err, PL_EIO, "%s: want a file of at most %d bytes", path, MAX_FILE);
+    if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > PL_MAX_FILE) {
+        rc = pl_fail(err, PL_EIO, "%s: want a file of at most %d bytes", path, PL_MAX_FILE);
         goto done;
     }
     text = malloc((size_t)st.st_size + 1);
@@ -81,10 +81,12 @@ static int read_ranks(pl_tok *t, const char *p, int64_t n, pl_err *err)
         if ((rc = base64(&token, p + i, n - i, &used, err)) < 0) break;
         i += used;
         const bool space = i < n && p[i] == ' ';
-        for (i += space; i < n && p[i] >= '0' && p[i] <= '9' && digits < 9; i++, digits++) rank = rank * 10 + (p[i] - '0');
+        for (i += space; i < n && p[i] >= '0' && p[i] <= '9' && digits < 9; i++, digits++)
+            rank = rank * 10 + (p[i] - '0');
         if (i < n && p[i] == '\r') i++;
         if (!used || !token.n || !space || !digits || (i < n && p[i] != '\n')) {
-            rc = pl_fail(err, PL_EFORMAT, "tiktoken.model: line %lld is not a base64 token and a rank", (long long)line + 1);
+            rc = pl_fail(err, PL_EFORMAT, "tiktoken.model: line %lld is not a base64 token and a rank",
+                         (long long)line + 1);
             break;
         }
         i++;
@@ -96,7 +98,7 @@ static int read_ranks(pl_tok *t, const char *p, int64_t n, pl_err *err)
 
 static int add_reserved(pl_tok *t, int32_t first, pl_err *err)
 {
-    for (int32_t id = first; id < first + N_RESERVED; id++) {
+    for (int32_t id = first; id < first + PL_N_RESERVED; id++) {
         char name[48];
         if (pl_vocab_has(&t->vocab, id)) continue;
         const pl_added a = {.id = id, .special = true, .gated = true};
@@ -121,7 +123,8 @@ static int build_tiktoken(pl_tok *t, const char *ranks, int64_t n, const pl_json
     return pl_tok_finish(t, err);
 }
 
-int pl_tok_open_tiktoken(pl_tok **out, const char *ranks, int64_t n_ranks, const char *config, int64_t n_config, pl_err *err)
+int pl_tok_open_tiktoken(pl_tok **out, const char *ranks, int64_t n_ranks, const char *config, int64_t n_config,
+                         pl_err *err)
 {
     pl_json *c = NULL;
     pl_tok *t = NULL;
@@ -129,8 +132,10 @@ int pl_tok_open_tiktoken(pl_tok **out, const char *ranks, int64_t n_ranks, const
     if (rc >= 0) rc = pl_tok_new(&t, err);
     if (rc >= 0) rc = build_tiktoken(t, ranks, n_ranks, c, err);
     pl_json_free(c);
-    if (rc < 0) pl_tok_close(t);
-    else *out = t;
+    if (rc < 0)
+        pl_tok_close(t);
+    else
+        *out = t;
     return rc;
 }
 
@@ -148,14 +153,15 @@ static bool ends_with(const char *s, const char *end)
 
 int pl_tok_open_hf(pl_tok **out, const char *path, pl_err *err)
 {
-    enum { CAP = 4096 };
-    char dir[CAP], name[CAP + 32], beside[CAP + 32];
+    enum { PL_CAP = 4096 };
+    char dir[PL_CAP], name[PL_CAP + 32], beside[PL_CAP + 32];
     char *text = NULL, *config = NULL;
     int64_t n = 0, n_config = 0;
     const char *slash = strrchr(path, '/');
     const bool whole = is_dir(path);
     const int len = whole ? (int)strlen(path) : slash ? (int)(slash - path) : 1;
-    if (strlen(path) >= CAP) return pl_fail(err, PL_EARG, "tokenizer: a path of %zu bytes, want less than %d", strlen(path), CAP);
+    if (strlen(path) >= PL_CAP)
+        return pl_fail(err, PL_EARG, "tokenizer: a path of %zu bytes, want less than %d", strlen(path), PL_CAP);
     snprintf(dir, sizeof dir, "%.*s", len ? len : 1, whole || slash ? path : ".");
     snprintf(beside, sizeof beside, "%s/tokenizer_config.json", dir);
     snprintf(name, sizeof name, whole ? "%s/tokenizer.json" : "%s", path);
@@ -168,7 +174,9 @@ int pl_tok_open_hf(pl_tok **out, const char *path, pl_err *err)
         if (rc >= 0 && !text) rc = pl_fail(err, PL_EIO, "%s: neither tokenizer.json nor tiktoken.model is there", dir);
     }
     if (rc >= 0) rc = read_file(beside, false, &config, &n_config, err);
-    if (rc >= 0) rc = tiktoken ? pl_tok_open_tiktoken(out, text, n, config, n_config, err) : pl_tok_open_json(out, text, n, config, n_config, err);
+    if (rc >= 0)
+        rc = tiktoken ? pl_tok_open_tiktoken(out, text, n, config, n_config, err)
+                      : pl_tok_open_json(out, text, n, config, n_config, err);
     free(text);
     free(config);
     return rc;

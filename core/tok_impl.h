@@ -14,10 +14,10 @@
 #include <pcre2.h>
 
 enum {
-    PL_TOK_MAX_IDS = 1 << 22,   /* ids of a vocabulary; the largest published ones have 2^18 */
-    PL_TOK_MAX_TEXT = 1 << 30,  /* bytes of one text */
-    PL_TOK_MAX_STEPS = 32,      /* normalizers, or pre-tokenizers, after nesting is undone */
-    PL_TOK_MAX_NAME = 4096      /* bytes of an added token */
+    PL_TOK_MAX_IDS = 1 << 22,  /* ids of a vocabulary; the largest published ones have 2^18 */
+    PL_TOK_MAX_TEXT = 1 << 30, /* bytes of one text */
+    PL_TOK_MAX_STEPS = 32,     /* normalizers, or pre-tokenizers, after nesting is undone */
+    PL_TOK_MAX_NAME = 4096     /* bytes of an added token */
 };
 
 /* A growing run of bytes. */
@@ -31,13 +31,15 @@ PL_MUST int pl_buf_char(pl_buf *b, uint32_t c, pl_err *err); /* one code point a
 void pl_buf_free(pl_buf *b);
 
 /* utf-8 (tok_utf8.c) */
-int64_t pl_utf8_valid(const char *p, int64_t n);      /* length of the longest valid prefix, in bytes */
-int32_t pl_utf8_seq(const uint8_t *p, int64_t n);     /* bytes of the sequence at p: >0 whole; <0 its valid beginning, minus; 0: bad byte */
-uint32_t pl_utf8_get(const char *p, int32_t *n);      /* the code point at p, which is valid; its bytes */
-int32_t pl_utf8_put(char *p, uint32_t c);             /* writes at most 4 bytes, returns how many */
+int64_t pl_utf8_valid(const char *p, int64_t n); /* length of the longest valid prefix, in bytes */
+int32_t pl_utf8_seq(const uint8_t *p,
+                    int64_t n); /* bytes of the sequence at p: >0 whole; <0 its valid beginning, minus; 0: bad byte */
+uint32_t pl_utf8_get(const char *p, int32_t *n); /* the code point at p, which is valid; its bytes */
+int32_t pl_utf8_put(char *p, uint32_t c);        /* writes at most 4 bytes, returns how many */
 PL_INLINE int32_t pl_utf8_size(uint8_t first) { return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4; }
-bool pl_is_space(uint32_t c);                         /* White_Space */
-bool pl_is_word(uint32_t c);                          /* letter, mark, number, connector */
+bool pl_is_space(uint32_t c); /* White_Space */
+bool pl_is_word(uint32_t c);  /* letter, mark, number, connector */
+int32_t pl_hex_digit(char c); /* -1: none */
 /* The byte-level alphabet: every byte has a printable character that stands for it in vocabularies. */
 uint32_t pl_byte_char(uint8_t b);
 int32_t pl_char_byte(uint32_t c); /* -1: stands for none */
@@ -61,12 +63,15 @@ PL_MUST int pl_regex_find(const pl_regex *re, pl_matcher *m, const char *text, i
                           int64_t *end, pl_err *err);
 
 /* vocabulary (tok_vocab.c): id to spelling and back; pairs that merge; names of added tokens as a trie */
-typedef struct pl_word { uint32_t at; int32_t n; } pl_word; /* n < 0: no such id */
+typedef struct pl_word {
+    uint32_t at;
+    int32_t n;
+} pl_word; /* n < 0: no such id */
 typedef struct pl_vocab {
     pl_buf text;
-    pl_word *word;  /* [n_ids] */
+    pl_word *word; /* [n_ids] */
     int32_t n_ids, cap_ids;
-    int32_t *slot;  /* hash table of ids, -1 empty */
+    int32_t *slot; /* hash table of ids, -1 empty */
     int32_t n_slots, n_used, longest;
 } pl_vocab;
 PL_MUST int pl_vocab_add(pl_vocab *v, int64_t id, const char *p, int64_t n, bool keep_first, pl_err *err);
@@ -78,8 +83,14 @@ PL_INLINE const char *pl_vocab_text(const pl_vocab *v, int32_t id)
     return v->text.p ? v->text.p + v->word[id].at : ""; /* no text: the empty token is the only one */
 }
 
-typedef struct pl_pair { uint64_t key; int32_t rank, id; } pl_pair; /* key: left id << 32 | right id */
-typedef struct pl_pairs { pl_pair *slot; int32_t n_slots, n_used; } pl_pairs;
+typedef struct pl_pair {
+    uint64_t key;
+    int32_t rank, id;
+} pl_pair; /* key: left id << 32 | right id */
+typedef struct pl_pairs {
+    pl_pair *slot;
+    int32_t n_slots, n_used;
+} pl_pairs;
 PL_MUST int pl_pairs_reserve(pl_pairs *t, int64_t n, pl_err *err);
 void pl_pairs_put(pl_pairs *t, int32_t left, int32_t right, int32_t rank, int32_t id); /* a later one replaces */
 PL_INLINE const pl_pair *pl_pairs_get(const pl_pairs *t, int32_t left, int32_t right)
@@ -93,12 +104,15 @@ PL_INLINE const pl_pair *pl_pairs_get(const pl_pairs *t, int32_t left, int32_t r
     }
 }
 
-typedef struct pl_trie_edge { uint32_t key; int32_t to; } pl_trie_edge; /* key: node << 8 | byte */
+typedef struct pl_trie_edge {
+    uint32_t key;
+    int32_t to;
+} pl_trie_edge; /* key: node << 8 | byte */
 typedef struct pl_trie {
-    int32_t first[256];  /* node after the first byte, 0: none */
+    int32_t first[256]; /* node after the first byte, 0: none */
     pl_trie_edge *slot;
     int32_t n_slots, n_edges;
-    int32_t *value;      /* [n_nodes] added token that ends here, or -1 */
+    int32_t *value; /* [n_nodes] added token that ends here, or -1 */
     int32_t n_nodes, cap_nodes;
 } pl_trie;
 PL_MUST int pl_trie_add(pl_trie *t, const char *p, int64_t n, int32_t value, pl_err *err);
@@ -108,17 +122,26 @@ void pl_trie_free(pl_trie *t);
 /* an added token */
 typedef struct pl_added {
     int32_t id;
-    bool special;  /* hidden when decoding without PL_TOK_SPECIALS */
-    bool gated;    /* matched only with PL_TOK_SPECIALS */
+    bool special; /* hidden when decoding without PL_TOK_SPECIALS */
+    bool gated;   /* matched only with PL_TOK_SPECIALS */
     bool normalized, lstrip, rstrip, single_word;
-    bool outside;  /* the model does not know it: only its name in a text gives it */
+    bool outside;              /* the model does not know it: only its name in a text gives it */
     int32_t shown_at, n_shown; /* its normalised name in pl_tok.shown, which is what decoding starts from */
 } pl_added;
 
 /* normalizers */
 enum {
-    PL_NORM_NFC, PL_NORM_NFD, PL_NORM_NFKC, PL_NORM_NFKD, PL_NORM_LOWERCASE, PL_NORM_STRIP, PL_NORM_STRIP_ACCENTS,
-    PL_NORM_PREPEND, PL_NORM_REPLACE, PL_NORM_BYTES, PL_NORM_NMT
+    PL_NORM_NFC,
+    PL_NORM_NFD,
+    PL_NORM_NFKC,
+    PL_NORM_NFKD,
+    PL_NORM_LOWERCASE,
+    PL_NORM_STRIP,
+    PL_NORM_STRIP_ACCENTS,
+    PL_NORM_PREPEND,
+    PL_NORM_REPLACE,
+    PL_NORM_BYTES,
+    PL_NORM_NMT
 };
 typedef struct pl_norm {
     int32_t kind;
@@ -136,61 +159,68 @@ enum { PL_REMOVED, PL_ISOLATED, PL_MERGED_WITH_PREVIOUS, PL_MERGED_WITH_NEXT, PL
 enum { PL_PREPEND_NEVER, PL_PREPEND_FIRST, PL_PREPEND_ALWAYS };
 typedef struct pl_split {
     int32_t kind;
-    int32_t behavior;  /* what becomes of the matches */
-    int32_t prepend;   /* bytes: NEVER or ALWAYS a space; metaspace: its mark */
-    int32_t length;    /* fixed: characters a piece */
-    bool invert;       /* what lies between matches counts as the match */
-    pl_regex *re;      /* NULL: no split */
-    char mark[4];      /* metaspace */
+    int32_t behavior; /* what becomes of the matches */
+    int32_t prepend;  /* bytes: NEVER or ALWAYS a space; metaspace: its mark */
+    int32_t length;   /* fixed: characters a piece */
+    bool invert;      /* what lies between matches counts as the match */
+    pl_regex *re;     /* NULL: no split */
+    char mark[4];     /* metaspace */
     int32_t n_mark;
 } pl_split;
 
 /* ids to text: steps per token, until the tokens are fused to one text */
-enum { PL_DECODE_REPLACE, PL_DECODE_BYTES, PL_DECODE_BYTE_FALLBACK, PL_DECODE_FUSE, PL_DECODE_STRIP, PL_DECODE_METASPACE };
+enum {
+    PL_DECODE_REPLACE,
+    PL_DECODE_BYTES,
+    PL_DECODE_BYTE_FALLBACK,
+    PL_DECODE_FUSE,
+    PL_DECODE_STRIP,
+    PL_DECODE_METASPACE
+};
 typedef struct pl_decode {
     int32_t kind;
-    pl_regex *re;            /* replace: pattern */
-    pl_buf text;             /* replace: by what; strip: the character; metaspace: its mark */
-    int32_t start, stop;     /* strip: how many; metaspace: start = 1 drops the marks of the first token */
+    pl_regex *re;        /* replace: pattern */
+    pl_buf text;         /* replace: by what; strip: the character; metaspace: its mark */
+    int32_t start, stop; /* strip: how many; metaspace: start = 1 drops the marks of the first token */
 } pl_decode;
 
 #define PL_NO_RANK UINT32_MAX
 struct pl_tok {
     pl_vocab vocab;
     /* model */
-    pl_pairs pairs;          /* merges by ids */
-    uint32_t *rank;          /* [n_ids] instead of pairs: what joins to a token merges, lowest rank first; PL_NO_RANK never */
-    int32_t byte_id[256];    /* token of each byte, -1: none */
-    int32_t unk;             /* -1: characters without a token are dropped */
-    bool byte_level;         /* pieces are bytes, spelled in the byte-level alphabet */
-    bool raw_bytes;          /* pieces are bytes, spelled as they are (tiktoken) */
-    bool byte_fallback;      /* characters without a token become <0xXX> tokens */
-    bool ignore_merges;      /* a piece that is a token needs no merges */
+    pl_pairs pairs; /* merges by ids */
+    uint32_t *rank; /* [n_ids] instead of pairs: what joins to a token merges, lowest rank first; PL_NO_RANK never */
+    int32_t byte_id[256]; /* token of each byte, -1: none */
+    int32_t unk;          /* -1: characters without a token are dropped */
+    bool byte_level;      /* pieces are bytes, spelled in the byte-level alphabet */
+    bool raw_bytes;       /* pieces are bytes, spelled as they are (tiktoken) */
+    bool byte_fallback;   /* characters without a token become <0xXX> tokens */
+    bool ignore_merges;   /* a piece that is a token needs no merges */
     bool fuse_unk;
-    bool inner_space[256];   /* last bytes of characters that some token has before an inner U+2581 */
-    bool cut_at_space;       /* no merge crosses the boundary before a U+2581, except after inner_space */
-    bool alphabet;           /* pieces are spelled in the byte-level alphabet by a step before the last */
+    bool inner_space[256]; /* last bytes of characters that some token has before an inner U+2581 */
+    bool cut_at_space;     /* no merge crosses the boundary before a U+2581, except after inner_space */
+    bool alphabet;         /* pieces are spelled in the byte-level alphabet by a step before the last */
     /* pipeline */
     pl_added *added;
     int32_t n_added, cap_added;
-    int32_t *added_of;       /* [n_ids] index into added, or -1 */
+    int32_t *added_of; /* [n_ids] index into added, or -1 */
     pl_buf shown;
-    pl_trie raw, normal;     /* names matched before and after normalisation */
+    pl_trie raw, normal; /* names matched before and after normalisation */
     pl_norm norm[PL_TOK_MAX_STEPS];
     pl_split split[PL_TOK_MAX_STEPS];
     pl_decode decode[PL_TOK_MAX_STEPS];
     int32_t n_norm, n_split, n_decode;
-    int32_t name_norm;       /* first normalizer that names of added tokens pass */
+    int32_t name_norm;                                /* first normalizer that names of added tokens pass */
     int32_t prefix[8], suffix[8], n_prefix, n_suffix; /* ids around a text */
     int32_t bos, eos;
-    bool space_between;      /* no decoder given: tokens are joined by spaces */
+    bool space_between; /* no decoder given: tokens are joined by spaces */
     /* decoding */
-    pl_buf bytes;            /* what each id adds to a text */
-    int64_t *bytes_at;       /* [n_ids + 1] */
-    int32_t n_token_steps;   /* decode steps that work on single tokens */
-    const pl_decode *strip;  /* drops characters from the start of the whole text, or NULL */
-    bool first_differs;      /* the first token of a text is decoded in its own way */
-    bool bad_byte_wise;      /* every bad byte gives a U+FFFD of its own, not every bad run */
+    pl_buf bytes;           /* what each id adds to a text */
+    int64_t *bytes_at;      /* [n_ids + 1] */
+    int32_t n_token_steps;  /* decode steps that work on single tokens */
+    const pl_decode *strip; /* drops characters from the start of the whole text, or NULL */
+    bool first_differs;     /* the first token of a text is decoded in its own way */
+    bool bad_byte_wise;     /* every bad byte gives a U+FFFD of its own, not every bad run */
 };
 PL_MUST int pl_tok_new(pl_tok **out, pl_err *err);
 PL_MUST int pl_tok_add(pl_tok *t, const pl_added *a, const char *name, int64_t n, pl_err *err);
@@ -208,7 +238,8 @@ PL_MUST int pl_json_parse(pl_json **out, const char *text, int64_t n, bool is_co
 void pl_json_free(pl_json *j);
 /* A member: NULL in *out if it is absent or null and not `needed`; an error if it has another type. */
 enum { PL_JSON_OBJECT, PL_JSON_ARRAY, PL_JSON_STRING, PL_JSON_INT, PL_JSON_BOOL };
-PL_MUST int pl_json_get(const pl_json *o, const char *key, int32_t type, bool needed, const char *what, pl_json **out, pl_err *err);
+PL_MUST int pl_json_get(const pl_json *o, const char *key, int32_t type, bool needed, const char *what, pl_json **out,
+                        pl_err *err);
 PL_MUST int pl_json_flag(const pl_json *o, const char *key, bool usual, const char *what, bool *out, pl_err *err);
 PL_MUST int pl_json_type(const pl_json *o, const char *what, const char **type, pl_err *err);
 PL_MUST int pl_json_model(pl_tok *t, const pl_json *model, pl_err *err);
@@ -222,9 +253,18 @@ PL_MUST int pl_json_config_added(pl_tok *t, const pl_json *config, bool gate_all
 PL_MUST int pl_json_config_ends(pl_tok *t, const pl_json *config, pl_err *err);
 
 /* one encode call */
-typedef struct pl_symbol { int32_t id, prev, next, at, n; } pl_symbol; /* n: bytes; 0: merged away */
-typedef struct pl_merge { uint64_t key; int32_t n, id; } pl_merge;     /* key: rank << 32 | position */
-typedef struct pl_cached { uint8_t n, n_ids; char text[22]; int32_t id[10]; } pl_cached; /* one cache line */
+typedef struct pl_symbol {
+    int32_t id, prev, next, at, n;
+} pl_symbol; /* n: bytes; 0: merged away */
+typedef struct pl_merge {
+    uint64_t key;
+    int32_t n, id;
+} pl_merge; /* key: rank << 32 | position */
+typedef struct pl_cached {
+    uint8_t n, n_ids;
+    char text[22];
+    int32_t id[10];
+} pl_cached; /* one cache line */
 typedef struct pl_tok_call {
     const pl_tok *t;
     pl_ids *ids;

@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-enum { MAX_JSON = 512 << 20 };
+enum { PL_MAX_JSON = 512 << 20 };
 
 int pl_json_parse(pl_json **out, const char *text, int64_t n, bool is_config, pl_err *err)
 {
@@ -13,7 +13,8 @@ int pl_json_parse(pl_json **out, const char *text, int64_t n, bool is_config, pl
     /* configs have integers like 10^30 (model_max_length), and none that is read here */
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | (is_config ? JSON_DECODE_INT_AS_REAL : 0);
     json_error_t e;
-    if (n < 0 || n > MAX_JSON) return pl_fail(err, PL_EFORMAT, "%s: %lld bytes, want at most %d", what, (long long)n, MAX_JSON);
+    if (n < 0 || n > PL_MAX_JSON)
+        return pl_fail(err, PL_EFORMAT, "%s: %lld bytes, want at most %d", what, (long long)n, PL_MAX_JSON);
     json_t *j = json_loadb(text, (size_t)n, flags, &e);
     if (!j) return pl_fail(err, PL_EFORMAT, "%s: line %d: %s", what, e.line, e.text);
     if (!json_is_object(j)) {
@@ -26,15 +27,21 @@ int pl_json_parse(pl_json **out, const char *text, int64_t n, bool is_config, pl
 
 void pl_json_free(pl_json *j) { json_decref(j); }
 
-int pl_json_get(const pl_json *o, const char *key, int32_t type, bool needed, const char *what, pl_json **out, pl_err *err)
+int pl_json_get(const pl_json *o, const char *key, int32_t type, bool needed, const char *what, pl_json **out,
+                pl_err *err)
 {
     static const char *const name[] = {"an object", "an array", "a string", "an integer", "true or false"};
     json_t *x = json_object_get(o, key);
     *out = NULL;
     if ((!x || json_is_null(x)) && !needed) return PL_OK;
-    const bool fits = type == PL_JSON_OBJECT ? json_is_object(x) : type == PL_JSON_ARRAY ? json_is_array(x) : type == PL_JSON_STRING ? json_is_string(x) :
-                      type == PL_JSON_INT ? json_is_integer(x) : json_is_boolean(x);
-    if (!fits) return pl_fail(err, PL_EFORMAT, "tokenizer.json: %s: '%s' is %s, want %s", what, key, x ? "something else" : "missing", name[type]);
+    const bool fits = type == PL_JSON_OBJECT   ? json_is_object(x)
+                      : type == PL_JSON_ARRAY  ? json_is_array(x)
+                      : type == PL_JSON_STRING ? json_is_string(x)
+                      : type == PL_JSON_INT    ? json_is_integer(x)
+                                               : json_is_boolean(x);
+    if (!fits)
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: %s: '%s' is %s, want %s", what, key,
+                       x ? "something else" : "missing", name[type]);
     *out = x;
     return PL_OK;
 }
@@ -79,11 +86,15 @@ int pl_json_config_added(pl_tok *t, const pl_json *config, bool gate_all, pl_err
         json_t *name;
         int64_t id = 0;
         for (const char *d = key; *d; d++) {
-            if (*d < '0' || *d > '9' || id > PL_TOK_MAX_IDS) return pl_fail(err, PL_EFORMAT, "tokenizer_config.json: added token '%.20s', want an id", key);
+            if (*d < '0' || *d > '9' || id > PL_TOK_MAX_IDS)
+                return pl_fail(err, PL_EFORMAT, "tokenizer_config.json: added token '%.20s', want an id", key);
             id = id * 10 + (*d - '0');
         }
-        if (id >= PL_TOK_MAX_IDS) return pl_fail(err, PL_EFORMAT, "tokenizer_config.json: added token with id %lld, want less than %d", (long long)id, PL_TOK_MAX_IDS);
-        if (!json_is_object(x)) return pl_fail(err, PL_EFORMAT, "tokenizer_config.json: added token %s is no object", key);
+        if (id >= PL_TOK_MAX_IDS)
+            return pl_fail(err, PL_EFORMAT, "tokenizer_config.json: added token with id %lld, want less than %d",
+                           (long long)id, PL_TOK_MAX_IDS);
+        if (!json_is_object(x))
+            return pl_fail(err, PL_EFORMAT, "tokenizer_config.json: added token %s is no object", key);
         PL_TRY(pl_json_get(x, "content", PL_JSON_STRING, true, "added_tokens_decoder", &name, err));
         pl_added a = {.id = (int32_t)id};
         PL_TRY(pl_json_flag(x, "special", false, "added_tokens_decoder", &a.special, err));
@@ -146,7 +157,9 @@ int pl_tok_open_json(pl_tok **out, const char *json, int64_t n_json, const char 
     if (rc >= 0) rc = build(t, j, c, err);
     json_decref(j);
     json_decref(c);
-    if (rc < 0) pl_tok_close(t);
-    else *out = t;
+    if (rc < 0)
+        pl_tok_close(t);
+    else
+        *out = t;
     return rc;
 }

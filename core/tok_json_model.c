@@ -8,7 +8,8 @@ static int read_vocab(pl_tok *t, json_t *vocab, pl_err *err)
         const char *name = json_object_iter_key(i);
         const int64_t n = (int64_t)json_object_iter_key_len(i);
         const json_t *id = json_object_iter_value(i);
-        if (!json_is_integer(id)) return pl_fail(err, PL_EFORMAT, "tokenizer.json: vocab: '%.40s' has no integer id", name);
+        if (!json_is_integer(id))
+            return pl_fail(err, PL_EFORMAT, "tokenizer.json: vocab: '%.40s' has no integer id", name);
         PL_TRY(pl_vocab_add(&t->vocab, json_integer_value(id), name, n, false, err));
     }
     return PL_OK;
@@ -52,13 +53,17 @@ static int read_merges(pl_tok *t, const json_t *merges, pl_err *err)
         if ((rc = merge_sides(m, i, side, n, err)) < 0) break;
         const int32_t left = pl_vocab_find(&t->vocab, side[0], n[0]), right = pl_vocab_find(&t->vocab, side[1], n[1]);
         joined.n = 0;
-        if ((rc = pl_buf_put(&joined, side[0], n[0], err)) < 0 || (rc = pl_buf_put(&joined, side[1], n[1], err)) < 0) break;
+        if ((rc = pl_buf_put(&joined, side[0], n[0], err)) < 0 || (rc = pl_buf_put(&joined, side[1], n[1], err)) < 0)
+            break;
         const int32_t id = joined.n ? pl_vocab_find(&t->vocab, joined.p, joined.n) : -1;
         if (left < 0 || right < 0 || id < 0) {
             const int k = left < 0 ? 0 : 1;
             const bool side_missing = left < 0 || right < 0;
-            rc = pl_fail(err, PL_EFORMAT, "tokenizer.json: merge %zu: '%.*s' is no token", i, (int)pl_min(side_missing ? n[k] : joined.n, 40),
-                         side_missing ? side[k] : joined.p ? joined.p : "");
+            rc = pl_fail(err, PL_EFORMAT, "tokenizer.json: merge %zu: '%.*s' is no token", i,
+                         (int)pl_min(side_missing ? n[k] : joined.n, 40),
+                         side_missing ? side[k]
+                         : joined.p   ? joined.p
+                                      : "");
             break;
         }
         pl_pairs_put(&t->pairs, left, right, (int32_t)i, id);
@@ -71,7 +76,9 @@ static int refuse_affix(const json_t *model, const char *key, pl_err *err)
 {
     json_t *x;
     PL_TRY(pl_json_get(model, key, PL_JSON_STRING, false, "model", &x, err));
-    return x && json_string_length(x) ? pl_fail(err, PL_EFORMAT, "tokenizer.json: model: %s '%.20s' is not supported", key, json_string_value(x)) : PL_OK;
+    return x && json_string_length(x) ? pl_fail(err, PL_EFORMAT, "tokenizer.json: model: %s '%.20s' is not supported",
+                                                key, json_string_value(x))
+                                      : PL_OK;
 }
 
 int pl_json_model(pl_tok *t, const pl_json *model, pl_err *err)
@@ -79,7 +86,8 @@ int pl_json_model(pl_tok *t, const pl_json *model, pl_err *err)
     json_t *x, *vocab, *merges;
     PL_TRY(pl_json_get(model, "type", PL_JSON_STRING, false, "model", &x, err));
     if (x && strcmp(json_string_value(x), "BPE") != 0)
-        return pl_fail(err, PL_EFORMAT, "tokenizer.json: model type '%.40s' is not supported, want BPE", json_string_value(x));
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: model type '%.40s' is not supported, want BPE",
+                       json_string_value(x));
     PL_TRY(pl_json_get(model, "vocab", PL_JSON_OBJECT, true, "model", &vocab, err));
     PL_TRY(pl_json_get(model, "merges", PL_JSON_ARRAY, true, "model", &merges, err));
     const json_t *dropout = json_object_get(model, "dropout");
@@ -95,7 +103,9 @@ int pl_json_model(pl_tok *t, const pl_json *model, pl_err *err)
     PL_TRY(pl_json_get(model, "unk_token", PL_JSON_STRING, false, "model", &x, err));
     if (!x) return PL_OK;
     t->unk = pl_vocab_find(&t->vocab, json_string_value(x), (int64_t)json_string_length(x));
-    return t->unk < 0 ? pl_fail(err, PL_EFORMAT, "tokenizer.json: model: unk_token '%.40s' is no token", json_string_value(x)) : PL_OK;
+    return t->unk < 0
+               ? pl_fail(err, PL_EFORMAT, "tokenizer.json: model: unk_token '%.40s' is no token", json_string_value(x))
+               : PL_OK;
 }
 
 int pl_json_added(pl_tok *t, const pl_json *list, pl_err *err)
@@ -109,7 +119,8 @@ int pl_json_added(pl_tok *t, const pl_json *list, pl_err *err)
         PL_TRY(pl_json_get(x, "content", PL_JSON_STRING, true, what, &name, err));
         const json_int_t value = json_integer_value(id);
         if (value < 0 || value >= PL_TOK_MAX_IDS)
-            return pl_fail(err, PL_EFORMAT, "tokenizer.json: added token '%.40s' has id %lld, want 0 .. %d", json_string_value(name), (long long)value, PL_TOK_MAX_IDS - 1);
+            return pl_fail(err, PL_EFORMAT, "tokenizer.json: added token '%.40s' has id %lld, want 0 .. %d",
+                           json_string_value(name), (long long)value, PL_TOK_MAX_IDS - 1);
         pl_added a = {.id = (int32_t)value};
         PL_TRY(pl_json_flag(x, "special", false, what, &a.special, err));
         PL_TRY(pl_json_flag(x, "normalized", !a.special, what, &a.normalized, err));

@@ -3,7 +3,7 @@
 #include "tok_impl.h"
 #include <jansson.h>
 
-enum { MAX_DEPTH = 8 };
+enum { PL_MAX_DEPTH = 8 };
 
 static int unknown(const char *what, const char *type, pl_err *err)
 {
@@ -12,10 +12,13 @@ static int unknown(const char *what, const char *type, pl_err *err)
 
 typedef int component(pl_tok *t, const pl_json *o, int32_t depth, pl_err *err);
 
-static int each(pl_tok *t, const json_t *o, const char *key, const char *what, int32_t depth, component *read, pl_err *err)
+static int each(pl_tok *t, const json_t *o, const char *key, const char *what, int32_t depth, component *read,
+                pl_err *err)
 {
     json_t *list;
-    if (depth >= MAX_DEPTH) return pl_fail(err, PL_EFORMAT, "tokenizer.json: %s: more than %d sequences in one another", what, MAX_DEPTH);
+    if (depth >= PL_MAX_DEPTH)
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: %s: more than %d sequences in one another", what,
+                       PL_MAX_DEPTH);
     PL_TRY(pl_json_get(o, key, PL_JSON_ARRAY, true, what, &list, err));
     for (size_t i = 0; i < json_array_size(list); i++) PL_TRY(read(t, json_array_get(list, i), depth + 1, err));
     return PL_OK;
@@ -49,14 +52,23 @@ static int pattern_of(const json_t *o, const char *what, pl_regex **re, pl_err *
 
 int pl_json_normalizer(pl_tok *t, const pl_json *o, int32_t depth, pl_err *err)
 {
-    static const struct { const char *type; int32_t kind; } plain[] = {{"NFC", PL_NORM_NFC}, {"NFD", PL_NORM_NFD}, {"NFKC", PL_NORM_NFKC},
-        {"NFKD", PL_NORM_NFKD}, {"Lowercase", PL_NORM_LOWERCASE}, {"StripAccents", PL_NORM_STRIP_ACCENTS}, {"Nmt", PL_NORM_NMT},
-        {"ByteLevel", PL_NORM_BYTES}};
+    static const struct {
+        const char *type;
+        int32_t kind;
+    } plain[] = {{"NFC", PL_NORM_NFC},
+                 {"NFD", PL_NORM_NFD},
+                 {"NFKC", PL_NORM_NFKC},
+                 {"NFKD", PL_NORM_NFKD},
+                 {"Lowercase", PL_NORM_LOWERCASE},
+                 {"StripAccents", PL_NORM_STRIP_ACCENTS},
+                 {"Nmt", PL_NORM_NMT},
+                 {"ByteLevel", PL_NORM_BYTES}};
     static const char what[] = "normalizer";
     const char *type;
     PL_TRY(pl_json_type(o, what, &type, err));
     if (!strcmp(type, "Sequence")) return each(t, o, "normalizers", what, depth, pl_json_normalizer, err);
-    if (t->n_norm == PL_TOK_MAX_STEPS) return pl_fail(err, PL_EFORMAT, "tokenizer.json: more than %d normalizers", PL_TOK_MAX_STEPS);
+    if (t->n_norm == PL_TOK_MAX_STEPS)
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: more than %d normalizers", PL_TOK_MAX_STEPS);
     pl_norm *s = &t->norm[t->n_norm++];
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         if (strcmp(type, plain[i].type) != 0) continue;
@@ -82,11 +94,14 @@ int pl_json_normalizer(pl_tok *t, const pl_json *o, int32_t depth, pl_err *err)
 
 static int get_behavior(const json_t *o, const char *usual, int32_t *behavior, pl_err *err)
 {
-    static const char *const name[][2] = {{"Removed", "removed"}, {"Isolated", "isolated"}, {"MergedWithPrevious", "merged_with_previous"},
-        {"MergedWithNext", "merged_with_next"}, {"Contiguous", "contiguous"}};
+    static const char *const name[][2] = {{"Removed", "removed"},
+                                          {"Isolated", "isolated"},
+                                          {"MergedWithPrevious", "merged_with_previous"},
+                                          {"MergedWithNext", "merged_with_next"},
+                                          {"Contiguous", "contiguous"}};
     json_t *x;
     PL_TRY(pl_json_get(o, "behavior", PL_JSON_STRING, !usual, "pre_tokenizer", &x, err));
-    const char *value = x ? json_string_value(x) : usual;
+    const char *value = x ? json_string_value(x) : usual ? usual : "";
     for (int32_t i = 0; i < 5; i++) {
         if (strcmp(value, name[i][0]) != 0 && strcmp(value, name[i][1]) != 0) continue;
         *behavior = i;
@@ -97,7 +112,8 @@ static int get_behavior(const json_t *o, const char *usual, int32_t *behavior, p
 
 static int add_step(pl_tok *t, pl_split **s, int32_t kind, pl_err *err)
 {
-    if (t->n_split == PL_TOK_MAX_STEPS) return pl_fail(err, PL_EFORMAT, "tokenizer.json: more than %d pre-tokenizers", PL_TOK_MAX_STEPS);
+    if (t->n_split == PL_TOK_MAX_STEPS)
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: more than %d pre-tokenizers", PL_TOK_MAX_STEPS);
     *s = &t->split[t->n_split++];
     (*s)->kind = kind;
     return PL_OK;
@@ -124,10 +140,14 @@ static int get_scheme(const json_t *o, const char *what, int32_t *scheme, pl_err
     PL_TRY(pl_json_flag(o, "add_prefix_space", true, what, &space, err));
     PL_TRY(pl_json_get(o, "prepend_scheme", PL_JSON_STRING, false, what, &x, err));
     const char *s = x ? json_string_value(x) : "always";
-    if (!strcmp(s, "always")) *scheme = PL_PREPEND_ALWAYS;
-    else if (!strcmp(s, "first")) *scheme = PL_PREPEND_FIRST;
-    else if (!strcmp(s, "never")) *scheme = PL_PREPEND_NEVER;
-    else return unknown("prepend_scheme", s, err);
+    if (!strcmp(s, "always"))
+        *scheme = PL_PREPEND_ALWAYS;
+    else if (!strcmp(s, "first"))
+        *scheme = PL_PREPEND_FIRST;
+    else if (!strcmp(s, "never"))
+        *scheme = PL_PREPEND_NEVER;
+    else
+        return unknown("prepend_scheme", s, err);
     if (!space) *scheme = PL_PREPEND_NEVER;
     return PL_OK;
 }
@@ -136,7 +156,9 @@ static int get_mark(const json_t *o, const char *key, const char *what, const ch
 {
     if (usual && !json_object_get(o, key)) return pl_buf_puts(out, usual, err);
     PL_TRY(get_text(o, key, what, out, err));
-    return out->n >= 1 && out->n == pl_utf8_size((uint8_t)out->p[0]) ? PL_OK : pl_fail(err, PL_EFORMAT, "tokenizer.json: %s: '%s' is not one character", what, key);
+    return out->n >= 1 && out->n == pl_utf8_size((uint8_t)out->p[0])
+               ? PL_OK
+               : pl_fail(err, PL_EFORMAT, "tokenizer.json: %s: '%s' is not one character", what, key);
 }
 
 static int metaspace(pl_tok *t, const json_t *o, pl_err *err)
@@ -167,7 +189,8 @@ static int split(pl_tok *t, const json_t *o, pl_err *err)
     PL_TRY(get_pattern(o, "pre_tokenizer Split", &text, &literal, err));
     PL_TRY(get_behavior(o, NULL, &behavior, err));
     PL_TRY(pl_json_flag(o, "invert", false, "pre_tokenizer Split", &invert, err));
-    return pl_tok_add_split(t, json_string_value(text), (int64_t)json_string_length(text), literal, behavior, invert, err);
+    return pl_tok_add_split(t, json_string_value(text), (int64_t)json_string_length(text), literal, behavior, invert,
+                            err);
 }
 
 static int by_pattern(pl_tok *t, const char *pattern, int32_t behavior, bool invert, pl_err *err)
@@ -185,7 +208,8 @@ int pl_json_pre_tokenizer(pl_tok *t, const pl_json *o, int32_t depth, pl_err *er
     if (!strcmp(type, "ByteLevel")) return byte_level(t, o, err);
     if (!strcmp(type, "Metaspace")) return metaspace(t, o, err);
     if (!strcmp(type, "Split")) return split(t, o, err);
-    if (!strcmp(type, "Whitespace")) return by_pattern(t, "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+", PL_REMOVED, true, err);
+    if (!strcmp(type, "Whitespace"))
+        return by_pattern(t, "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+", PL_REMOVED, true, err);
     if (!strcmp(type, "WhitespaceSplit")) return by_pattern(t, spaces, PL_REMOVED, false, err);
     if (!strcmp(type, "BertPreTokenizer")) {
         PL_TRY(by_pattern(t, spaces, PL_REMOVED, false, err));
@@ -210,7 +234,8 @@ int pl_json_pre_tokenizer(pl_tok *t, const pl_json *o, int32_t depth, pl_err *er
         pl_split *s = NULL;
         PL_TRY(pl_json_get(o, "length", PL_JSON_INT, false, what, &x, err));
         const json_int_t n = x ? json_integer_value(x) : 5;
-        if (n < 1 || n > INT32_MAX) return pl_fail(err, PL_EFORMAT, "tokenizer.json: %s: length %lld, want 1 or more", what, (long long)n);
+        if (n < 1 || n > INT32_MAX)
+            return pl_fail(err, PL_EFORMAT, "tokenizer.json: %s: length %lld, want 1 or more", what, (long long)n);
         PL_TRY(add_step(t, &s, PL_SPLIT_FIXED, err));
         s->length = (int32_t)n;
         return PL_OK;
@@ -223,7 +248,8 @@ static int get_count(const json_t *o, const char *key, int32_t *n, pl_err *err)
     json_t *x;
     PL_TRY(pl_json_get(o, key, PL_JSON_INT, false, "decoder Strip", &x, err));
     const json_int_t v = x ? json_integer_value(x) : 0;
-    if (v < 0 || v > INT32_MAX / 8) return pl_fail(err, PL_EFORMAT, "tokenizer.json: decoder Strip: %s is %lld, want 0 or more", key, (long long)v);
+    if (v < 0 || v > INT32_MAX / 8)
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: decoder Strip: %s is %lld, want 0 or more", key, (long long)v);
     *n = (int32_t)v;
     return PL_OK;
 }
@@ -234,11 +260,15 @@ int pl_json_decoder(pl_tok *t, const pl_json *o, int32_t depth, pl_err *err)
     const char *type;
     PL_TRY(pl_json_type(o, what, &type, err));
     if (!strcmp(type, "Sequence")) return each(t, o, "decoders", what, depth, pl_json_decoder, err);
-    if (t->n_decode == PL_TOK_MAX_STEPS) return pl_fail(err, PL_EFORMAT, "tokenizer.json: more than %d decoders", PL_TOK_MAX_STEPS);
+    if (t->n_decode == PL_TOK_MAX_STEPS)
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: more than %d decoders", PL_TOK_MAX_STEPS);
     pl_decode *d = &t->decode[t->n_decode++];
-    if (!strcmp(type, "ByteLevel")) d->kind = PL_DECODE_BYTES;
-    else if (!strcmp(type, "ByteFallback")) d->kind = PL_DECODE_BYTE_FALLBACK;
-    else if (!strcmp(type, "Fuse")) d->kind = PL_DECODE_FUSE;
+    if (!strcmp(type, "ByteLevel"))
+        d->kind = PL_DECODE_BYTES;
+    else if (!strcmp(type, "ByteFallback"))
+        d->kind = PL_DECODE_BYTE_FALLBACK;
+    else if (!strcmp(type, "Fuse"))
+        d->kind = PL_DECODE_FUSE;
     else if (!strcmp(type, "Replace")) {
         d->kind = PL_DECODE_REPLACE;
         PL_TRY(get_text(o, "content", what, &d->text, err));
@@ -263,8 +293,10 @@ int pl_json_decoder(pl_tok *t, const pl_json *o, int32_t depth, pl_err *err)
 static int put_end(pl_tok *t, bool before, int64_t id, pl_err *err)
 {
     int32_t *n = before ? &t->n_prefix : &t->n_suffix;
-    if (!pl_vocab_has(&t->vocab, id)) return pl_fail(err, PL_EFORMAT, "tokenizer.json: post_processor: id %lld is no token", (long long)id);
-    if (*n == (int32_t)(sizeof t->prefix / sizeof *t->prefix)) return pl_fail(err, PL_EFORMAT, "tokenizer.json: post_processor: more than %d tokens around a text", *n);
+    if (!pl_vocab_has(&t->vocab, id))
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: post_processor: id %lld is no token", (long long)id);
+    if (*n == (int32_t)(sizeof t->prefix / sizeof *t->prefix))
+        return pl_fail(err, PL_EFORMAT, "tokenizer.json: post_processor: more than %d tokens around a text", *n);
     (before ? t->prefix : t->suffix)[(*n)++] = (int32_t)id;
     return PL_OK;
 }

@@ -39,21 +39,25 @@ static void order_marks(int32_t *c, int64_t n, int32_t *tmp)
 
 static int normal_form(pl_buf *out, const char *p, int64_t n, int32_t kind, pl_err *err)
 {
-    const bool compat = kind == PL_NORM_NFKC || kind == PL_NORM_NFKD, compose = kind == PL_NORM_NFC || kind == PL_NORM_NFKC;
+    const bool compat = kind == PL_NORM_NFKC || kind == PL_NORM_NFKD,
+               compose = kind == PL_NORM_NFC || kind == PL_NORM_NFKC;
     const int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
     int32_t *c = NULL, *tmp = NULL, cap = 0, rc = PL_OK;
     int64_t k = 0;
-    enum { LONGEST = 32 }; /* code points that one may decompose to; the standard's longest is 18 */
+    enum { PL_LONGEST = 32 }; /* code points that one may decompose to; the standard's longest is 18 */
     for (int64_t i = 0; i < n;) {
         int32_t size, bound = 0;
         const uint32_t x = pl_utf8_get(p + i, &size);
         i += size;
         void *grown = c;
-        if ((rc = pl_mem_grow(&grown, &cap, (int32_t)k + LONGEST, sizeof *c, err)) < 0) goto done;
+        if ((rc = pl_mem_grow(&grown, &cap, (int32_t)k + PL_LONGEST, sizeof *c, err)) < 0) goto done;
         c = grown;
-        const utf8proc_ssize_t got = utf8proc_decompose_char((utf8proc_int32_t)x, c + k, LONGEST, (utf8proc_option_t)options, &bound);
-        if (got < 0 || got > LONGEST) c[k++] = (int32_t)x; /* not reached: every scalar value has a form */
-        else k += got;
+        const utf8proc_ssize_t got =
+            utf8proc_decompose_char((utf8proc_int32_t)x, c + k, PL_LONGEST, (utf8proc_option_t)options, &bound);
+        if (got < 0 || got > PL_LONGEST)
+            c[k++] = (int32_t)x; /* not reached: every scalar value has a form */
+        else
+            k += got;
     }
     for (int64_t i = 0; i < k;) {
         int64_t j = i;
@@ -74,29 +78,36 @@ done:
     return rc;
 }
 
+/* NMT: controls go (negative), separators of all kinds become spaces. */
+static int32_t nmt(uint32_t c)
+{
+    if ((c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f) return -1;
+    if (c == 9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 || (c >= 0x200b && c <= 0x200f) || c == 0x2028 ||
+        c == 0x2029 || c == 0x2581 || c == 0xfeff || c == 0xfffd)
+        return ' ';
+    return (int32_t)c;
+}
+
+static int32_t without_marks(uint32_t c)
+{
+    const utf8proc_category_t g = utf8proc_category((utf8proc_int32_t)c);
+    return g == UTF8PROC_CATEGORY_MN || g == UTF8PROC_CATEGORY_MC || g == UTF8PROC_CATEGORY_ME ? -1 : (int32_t)c;
+}
+
 /* Steps that look at one character at a time. */
 static int each_char(pl_buf *out, const char *p, int64_t n, int32_t kind, pl_err *err)
 {
     for (int64_t i = 0; i < n;) {
         int32_t size;
-        uint32_t c = pl_utf8_get(p + i, &size);
+        const uint32_t c = pl_utf8_get(p + i, &size);
+        const int32_t to = kind == PL_NORM_NMT             ? nmt(c)
+                           : kind == PL_NORM_STRIP_ACCENTS ? without_marks(c)
+                                                           : utf8proc_tolower((utf8proc_int32_t)c);
         i += size;
-        if (kind == PL_NORM_LOWERCASE) {
-            if (c == 0x130) { /* the one letter whose lower case is two characters */
-                PL_TRY(pl_buf_puts(out, "i\xcc\x87", err));
-                continue;
-            }
-            c = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
-        } else if (kind == PL_NORM_STRIP_ACCENTS) {
-            const utf8proc_category_t g = utf8proc_category((utf8proc_int32_t)c);
-            if (g == UTF8PROC_CATEGORY_MN || g == UTF8PROC_CATEGORY_MC || g == UTF8PROC_CATEGORY_ME) continue;
-        } else { /* NMT: controls go, separators of all kinds become spaces */
-            if ((c >= 1 && c <= 8) || c == 0xb || (c >= 0xe && c <= 0x1f) || c == 0x7f || c == 0x8f || c == 0x9f) continue;
-            if (c == 9 || c == 0xa || c == 0xc || c == 0xd || c == 0x1680 || (c >= 0x200b && c <= 0x200f) || c == 0x2028 || c == 0x2029 ||
-                c == 0x2581 || c == 0xfeff || c == 0xfffd)
-                c = ' ';
-        }
-        PL_TRY(pl_buf_char(out, c, err));
+        if (kind == PL_NORM_LOWERCASE && c == 0x130)
+            PL_TRY(pl_buf_puts(out, "i\xcc\x87", err)); /* two characters */
+        else if (to >= 0)
+            PL_TRY(pl_buf_char(out, (uint32_t)to, err));
     }
     return PL_OK;
 }
@@ -135,23 +146,32 @@ static void strip(const pl_norm *s, const char **p, int64_t *n)
     }
 }
 
-int pl_normalize(const pl_norm *step, int32_t n_steps, pl_matcher *m, pl_buf scratch[2], const char **text, int64_t *n, pl_err *err)
+int pl_normalize(const pl_norm *step, int32_t n_steps, pl_matcher *m, pl_buf scratch[2], const char **text, int64_t *n,
+                 pl_err *err)
 {
     int32_t turn = 0;
-    for (int32_t i = 0; i < n_steps && *n > 0; i++) {
+    for (int32_t i = 0; i<n_steps && * n> 0; i++) {
         const pl_norm *s = &step[i];
         pl_buf *out = &scratch[turn];
         out->n = 0;
         switch (s->kind) {
-        case PL_NORM_STRIP: strip(s, text, n); continue;
+        case PL_NORM_STRIP:
+            strip(s, text, n);
+            continue;
         case PL_NORM_PREPEND:
             PL_TRY(pl_buf_put(out, s->text.p, s->text.n, err));
             PL_TRY(pl_buf_put(out, *text, *n, err));
             break;
-        case PL_NORM_REPLACE: PL_TRY(replace(out, *text, *n, s, m, err)); break;
-        case PL_NORM_BYTES: PL_TRY(pl_bytes_to_chars(out, *text, *n, err)); break;
+        case PL_NORM_REPLACE:
+            PL_TRY(replace(out, *text, *n, s, m, err));
+            break;
+        case PL_NORM_BYTES:
+            PL_TRY(pl_bytes_to_chars(out, *text, *n, err));
+            break;
         case PL_NORM_LOWERCASE:
-        case PL_NORM_NMT: PL_TRY(each_char(out, *text, *n, s->kind, err)); break;
+        case PL_NORM_NMT:
+            PL_TRY(each_char(out, *text, *n, s->kind, err));
+            break;
         case PL_NORM_STRIP_ACCENTS:
             if (is_ascii(*text, *n)) continue;
             PL_TRY(each_char(out, *text, *n, s->kind, err));

@@ -8,16 +8,17 @@ typedef struct cut {
     pl_tok_call *c;
     const pl_split *s;
     const char *p;
-    int32_t next;            /* step that gets the pieces */
+    int32_t next; /* step that gets the pieces */
     bool at_start;
-    int64_t begin, end;      /* piece that may still grow */
+    int64_t begin, end; /* piece that may still grow */
     bool open, was_match;
 } cut;
 
 static int emit(const cut *w, int64_t a, int64_t b)
 {
     if (a == b) return PL_OK;
-    if (w->s->kind != PL_SPLIT_BYTES || w->next == w->c->t->n_split) return pl_split_run(w->c, w->next, w->p + a, b - a, w->at_start && a == 0);
+    if (w->s->kind != PL_SPLIT_BYTES || w->next == w->c->t->n_split)
+        return pl_split_run(w->c, w->next, w->p + a, b - a, w->at_start && a == 0);
     pl_buf *mapped = &w->c->mapped[w->next - 1]; /* steps behind a byte-level one see its alphabet */
     mapped->n = 0;
     PL_TRY(pl_bytes_to_chars(mapped, w->p + a, b - a, w->c->err));
@@ -36,8 +37,10 @@ static int item(cut *w, int64_t a, int64_t b, bool match)
     const bool m = match != w->s->invert, before = w->was_match;
     w->was_match = m;
     switch (w->s->behavior) {
-    case PL_ISOLATED: return emit(w, a, b);
-    case PL_REMOVED: return m ? PL_OK : emit(w, a, b);
+    case PL_ISOLATED:
+        return emit(w, a, b);
+    case PL_REMOVED:
+        return m ? PL_OK : emit(w, a, b);
     case PL_CONTIGUOUS:
         if (w->open && m == before) {
             w->end = b;

@@ -8,7 +8,8 @@
 int pl_buf_put(pl_buf *b, const void *p, int64_t n, pl_err *err)
 {
     if (n <= 0) return PL_OK;
-    if (n > PL_TOK_MAX_TEXT - b->n) return pl_fail(err, PL_ELIMIT, "tokenizer: text of more than %d bytes", PL_TOK_MAX_TEXT);
+    if (n > PL_TOK_MAX_TEXT - b->n)
+        return pl_fail(err, PL_ELIMIT, "tokenizer: text of more than %d bytes", PL_TOK_MAX_TEXT);
     void *q = b->p;
     PL_TRY(pl_mem_grow(&q, &b->cap, b->n + (int32_t)n, 1, err));
     b->p = q;
@@ -68,10 +69,14 @@ uint32_t pl_utf8_get(const char *p, int32_t *n)
     const uint8_t *u = (const uint8_t *)p;
     *n = pl_utf8_size(u[0]);
     switch (*n) {
-    case 1: return u[0];
-    case 2: return (u[0] & 0x1fu) << 6 | (u[1] & 0x3fu);
-    case 3: return (u[0] & 0x0fu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu);
-    default: return (u[0] & 0x07u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 | (u[3] & 0x3fu);
+    case 1:
+        return u[0];
+    case 2:
+        return (u[0] & 0x1fu) << 6 | (u[1] & 0x3fu);
+    case 3:
+        return (u[0] & 0x0fu) << 12 | (u[1] & 0x3fu) << 6 | (u[2] & 0x3fu);
+    default:
+        return (u[0] & 0x07u) << 18 | (u[1] & 0x3fu) << 12 | (u[2] & 0x3fu) << 6 | (u[3] & 0x3fu);
     }
 }
 
@@ -106,9 +111,17 @@ bool pl_is_word(uint32_t c)
     case UTF8PROC_CATEGORY_ME:
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: return c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9); /* joiners, circled letters */
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        return c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9); /* joiners, circled letters */
     }
+}
+
+int32_t pl_hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 /* Printable characters of Latin-1 stand for themselves; the 68 others, in order, have U+0100 and up. */

@@ -47,10 +47,14 @@ int pl_vocab_add(pl_vocab *v, int64_t id, const char *p, int64_t n, bool keep_fi
 {
     const int32_t shown = (int32_t)pl_min(n, 40);
     if (id < 0 || id >= PL_TOK_MAX_IDS)
-        return pl_fail(err, PL_EFORMAT, "tokenizer: token '%.*s' has id %lld, want 0 .. %d", shown, p, (long long)id, PL_TOK_MAX_IDS - 1);
-    if (n > 1 << 20) return pl_fail(err, PL_EFORMAT, "tokenizer: token %lld is %lld bytes long, want at most 1 MB", (long long)id, (long long)n);
-    if (pl_vocab_has(v, id)) return pl_fail(err, PL_EFORMAT, "tokenizer: id %lld is given to '%.*s' and to '%.*s'", (long long)id,
-                                            (int)pl_min(v->word[id].n, 40), pl_vocab_text(v, (int32_t)id), shown, p);
+        return pl_fail(err, PL_EFORMAT, "tokenizer: token '%.*s' has id %lld, want 0 .. %d", shown, p, (long long)id,
+                       PL_TOK_MAX_IDS - 1);
+    if (n > 1 << 20)
+        return pl_fail(err, PL_EFORMAT, "tokenizer: token %lld is %lld bytes long, want at most 1 MB", (long long)id,
+                       (long long)n);
+    if (pl_vocab_has(v, id))
+        return pl_fail(err, PL_EFORMAT, "tokenizer: id %lld is given to '%.*s' and to '%.*s'", (long long)id,
+                       (int)pl_min(v->word[id].n, 40), pl_vocab_text(v, (int32_t)id), shown, p);
     PL_TRY(grow_slots(v, err));
     void *word = v->word;
     PL_TRY(pl_mem_grow(&word, &v->cap_ids, (int32_t)id + 1, sizeof *v->word, err));
@@ -85,7 +89,9 @@ void pl_vocab_free(pl_vocab *v)
 int pl_pairs_reserve(pl_pairs *t, int64_t n, pl_err *err)
 {
     PL_ASSERT(!t->slot);
-    if (n > PL_TOK_MAX_IDS * 4LL) return pl_fail(err, PL_EFORMAT, "tokenizer: %lld merges, want at most %lld", (long long)n, PL_TOK_MAX_IDS * 4LL);
+    if (n > PL_TOK_MAX_IDS * 4LL)
+        return pl_fail(err, PL_EFORMAT, "tokenizer: %lld merges, want at most %lld", (long long)n,
+                       PL_TOK_MAX_IDS * 4LL);
     int32_t slots = 16;
     while (slots < 2 * n) slots *= 2;
     t->slot = malloc((size_t)slots * sizeof *t->slot);
@@ -143,7 +149,8 @@ static int grow_edges(pl_trie *t, pl_err *err)
 
 static int new_node(pl_trie *t, int32_t *node, pl_err *err)
 {
-    if (t->n_nodes >= 1 << 24) return pl_fail(err, PL_ELIMIT, "tokenizer: names of added tokens take more than %d bytes", 1 << 24);
+    if (t->n_nodes >= 1 << 24)
+        return pl_fail(err, PL_ELIMIT, "tokenizer: names of added tokens take more than %d bytes", 1 << 24);
     void *value = t->value;
     PL_TRY(pl_mem_grow(&value, &t->cap_nodes, t->n_nodes + 1, sizeof *t->value, err));
     t->value = value;

@@ -24,15 +24,17 @@ static int open_any(pl_tok **t, const char *path, pl_err *err)
 
 static void check_ids(const char *where, const char *what, const pl_ids *got, const json_t *want)
 {
-    ck_assert_msg(got->n == (int)json_array_size(want), "%s: %s: %d ids, want %zu", where, what, got->n, json_array_size(want));
+    ck_assert_msg(got->n == (int)json_array_size(want), "%s: %s: %d ids, want %zu", where, what, got->n,
+                  json_array_size(want));
     for (int i = 0; i < got->n; i++)
-        ck_assert_msg(got->id[i] == json_integer_value(json_array_get(want, i)), "%s: %s: id %d is %d, want %lld", where, what, i, got->id[i],
-                      (long long)json_integer_value(json_array_get(want, i)));
+        ck_assert_msg(got->id[i] == json_integer_value(json_array_get(want, i)), "%s: %s: id %d is %d, want %lld",
+                      where, what, i, got->id[i], (long long)json_integer_value(json_array_get(want, i)));
 }
 
 static void check_text(const char *where, const char *what, const pl_text *got, const json_t *want)
 {
-    ck_assert_msg(got->n == (int)json_string_length(want) && !memcmp(got->data ? got->data : "", json_string_value(want), got->n),
+    ck_assert_msg(got->n == (int)json_string_length(want) &&
+                      !memcmp(got->data ? got->data : "", json_string_value(want), got->n),
                   "%s: %s: '%.*s', want '%s'", where, what, got->n, got->data, json_string_value(want));
 }
 
@@ -46,8 +48,11 @@ static void check_row(const pl_tok *t, const char *file, const json_t *row)
     const json_t *text = json_object_get(row, "text"), *want = json_object_get(row, "ids");
     const json_t *want_plain = json_object_get(row, "ids_plain"), *want_text = json_object_get(row, "decoded");
     snprintf(where, sizeof where, "%s %s", file, json_string_value(json_object_get(row, "id")));
-    ck_assert_msg(pl_tok_encode(t, &ids, json_string_value(text), json_string_length(text), PL_TOK_SPECIALS, &err) == PL_OK, "%s: %s", where, err.msg);
-    ck_assert_msg(pl_tok_encode(t, &plain, json_string_value(text), json_string_length(text), 0, &err) == PL_OK, "%s: %s", where, err.msg);
+    ck_assert_msg(pl_tok_encode(t, &ids, json_string_value(text), json_string_length(text), PL_TOK_SPECIALS, &err) ==
+                      PL_OK,
+                  "%s: %s", where, err.msg);
+    ck_assert_msg(pl_tok_encode(t, &plain, json_string_value(text), json_string_length(text), 0, &err) == PL_OK,
+                  "%s: %s", where, err.msg);
     check_ids(where, "ids", &ids, want);
     check_ids(where, "ids_plain", &plain, want_plain ? want_plain : want);
     ck_assert_int_eq(pl_tok_decode(t, &whole, ids.id, ids.n, PL_TOK_SPECIALS, &err), PL_OK);
@@ -130,7 +135,11 @@ START_TEST(rows_of_model_files)
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     for (size_t i = 0; i < sizeof model / sizeof *model; i++) {
         char file[400], rows[300];
-        snprintf(file, sizeof file, "%s%s/perilune/%s", cache ? cache : home ? home : "", cache ? "" : "/.cache", model[i][0]);
+        snprintf(file, sizeof file, "%s%s/perilune/%s",
+                 cache  ? cache
+                 : home ? home
+                        : "",
+                 cache ? "" : "/.cache", model[i][0]);
         snprintf(rows, sizeof rows, SHARED "/golden/%s/tokens.jsonl", model[i][1]);
         check_file(file, rows, false);
     }
