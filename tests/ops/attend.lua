@@ -53,7 +53,7 @@ return function(T)
             top = math.max(top, p[u])
           end
           for u = from, t do
-            p[u] = math.exp(p[u] - top)
+            p[u] = round(math.exp(p[u] - top))
             sum = sum + p[u]
           end
           for d = 1, c.value_dim do
@@ -78,7 +78,14 @@ return function(T)
     c.k, c.v = T.list(n * groups * key_dim, T.normal), T.list(n * groups * value_dim, T.normal)
     local name = ("%d/%d heads of %d + %d, window %d"):format(heads, groups, key_dim, value_dim, window)
     local y, size = run(c, C.PL_PATH_AUTO, 1)
-    T.near(y, ref(c), { abs = dtype == C.PL_BF16 and 0.012 or 4e-6 }, "attend %s", name)
+    -- a probability near the middle of two BF16 values may be rounded to the other one than in double, but
+    -- few are
+    local want, off = ref(c), 0
+    T.near(y, want, { abs = dtype == C.PL_BF16 and 0.012 or 4e-6 }, "attend %s", name)
+    for i, r in ipairs(want) do
+      if math.abs(y[i - 1] - r) > 1e-5 then off = off + 1 end
+    end
+    T.check(off <= #want * 0.05, "attend %s: %d of %d values are off by more than 1e-5", name, off, #want)
     for _, path in ipairs(T.paths) do
       T.same(y, run(c, path, 2), size, "attend %s: path %s", name, T.path_name(path))
     end

@@ -20,7 +20,7 @@ return function(T)
     x = { gate = { { 1, #ends }, ends }, up = { { 1, #ends }, T.list(#ends, function() return 0.75 end) } } }
   local x34, x35 = { { 3, 4 }, T.list(12, T.normal) }, { { 3, 5 }, T.list(15, T.normal) }
   return {
-    cases = cases, rows = { "gate", "up" }, in_place = "up", tol = { abs = 1e-12, rel = 1.5e-5 },
+    cases = cases, rows = { "gate", "up" }, in_place = "up", tol = { abs = 1e-30, rel = 4e-7 },
     call = function(C, s, y, x, _, err) return C.pl_swiglu(s, y, x.gate, x.up, err) end,
     ref = function(_, x)
       return T.list(#x.gate, function(i) return act(x.gate[i]) * x.up[i] end)
