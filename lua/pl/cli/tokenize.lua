@@ -6,7 +6,7 @@ local M = { name = "tokenize", takes = "MODEL", about = "text to token ids, and 
 function M.options(p)
   p:argument("model", "A GGUF file, or a directory with tokenizer files.")
   p:flag("--lines", "A JSON string a line in, an array of ids a line out (with --decode: the other way).")
-  p:flag("--specials", "Names of special tokens in the text become those tokens.")
+  p:flag("--specials", "Names of special tokens in the text become those tokens (--decode writes them).")
   p:flag("--bos", "With the tokens that the model expects in front.")
   p:flag("--decode", "Ids in, text out.")
   common.json(p)
@@ -26,7 +26,7 @@ function M.run(o)
   local tok = require("pl.tokenizer").open(o.model)
   local how = { specials = o.specials, bos = o.bos }
   local function one(text)
-    if o.decode then return tok:decode(ids_of(text), how) end
+    if o.decode then return tok:decode(ids_of(text), { specials = true }) end
     return json.list(tok:encode(text, how))
   end
   if o.lines then
