@@ -14,6 +14,8 @@ typedef struct unit {
     };
 } unit;
 
+#define LOW_NIBBLES 0x0f0f0f0f0f0f0f0fu
+
 static uint16_t u16_at(const uint8_t *p)
 {
     uint16_t v;
@@ -26,13 +28,20 @@ static uint32_t u32_at(const uint8_t *p)
     memcpy(&v, p, 4);
     return v;
 }
+static uint64_t u64_at(const uint8_t *p)
+{
+    uint64_t v;
+    memcpy(&v, p, 8);
+    return v;
+}
 static void put_u16(uint8_t *p, uint16_t v) { memcpy(p, &v, 2); }
 
 static void nibbles(unit *u, const uint8_t *p) /* element i and i + 16 in byte i */
 {
-    for (int i = 0; i < 16; i++) {
-        u->q[i] = p[i] & 15;
-        u->q[i + 16] = p[i] >> 4;
+    for (int i = 0; i < 16; i += 8) {
+        const uint64_t v = u64_at(p + i), low = v & LOW_NIBBLES, high = v >> 4 & LOW_NIBBLES;
+        memcpy(u->q + i, &low, 8);
+        memcpy(u->q + 16 + i, &high, 8);
     }
 }
 static void fifth_bits(unit *u, uint32_t bits)
@@ -138,10 +147,12 @@ static int f8_at(int r, int k) { return k / 4 * 64 + r / 4 * 16 + (k & 2) * 4 + 
 static int q8_at(int r, int k) { return k / 4 * 64 + r * 4 + (k & 3); }
 static int bf16_at(int r, int k) { return k / 2 * 64 + r * 4 + (k & 1) * 2; }
 
-static void or_u32(uint8_t *p, uint32_t bits)
+/* The dword of 8 codes, at nibble_shift of their places: bytes (0,4) (2,6) (1,5) (3,7). */
+static uint32_t nibble_dword(const uint8_t *q)
 {
-    const uint32_t v = u32_at(p) | bits;
-    memcpy(p, &v, 4);
+    const uint64_t v = u64_at(q) & LOW_NIBBLES;
+    const uint32_t pairs = (uint32_t)v | (uint32_t)(v >> 32) << 4; /* (0,4) (1,5) (2,6) (3,7) */
+    return (pairs & 0xff0000ffu) | (pairs & 0xff00u) << 8 | (pairs & 0xff0000u) >> 8;
 }
 
 /* Into or out of row r of a block; `in` is unit number in the block. The block was cleared before. */
@@ -173,14 +184,16 @@ static void unit_to_block(int32_t dtype, uint8_t *b, int r, int in, const unit *
     default: break;
     }
     for (int k = 0; k < UNIT; k += 8) {
-        uint32_t v = 0;
-        for (int i = 0; i < 8; i++) v |= (uint32_t)(u->q[k + i] & 15) << nibble_shift(i);
+        const uint32_t v = nibble_dword(u->q + k);
         memcpy(code + nibble_at(r, k), &v, 4);
     }
-    if (dtype == PL_Q6_K)
-        for (int k = 0; k < UNIT; k++) or_u32(high + bit2_at(r, k), (uint32_t)(u->q[k] >> 4) << bit2_shift(k));
-    else if (l->high >= 0)
-        for (int k = 0; k < UNIT; k++) or_u32(high + r * 4, (uint32_t)(u->q[k] >> 4) << bit1_shift(k));
+    if (l->high < 0) return;
+    const int wide = dtype == PL_Q6_K, per = wide ? 16 : 32; /* k of a dword of a plane */
+    for (int k = 0; k < UNIT; k += per) {
+        uint32_t v = 0;
+        for (int i = k; i < k + per; i++) v |= (uint32_t)(u->q[i] >> 4) << (wide ? bit2_shift(i) : bit1_shift(i));
+        memcpy(high + (wide ? bit2_at(r, k) : r * 4), &v, 4);
+    }
 }
 
 static void unit_of_block(int32_t dtype, const uint8_t *b, int r, int in, unit *u)

@@ -39,7 +39,7 @@ typedef struct worker {
 struct pl_pool {
     _Alignas(64) _Atomic uint32_t gate;
     _Atomic int32_t asleep;
-    _Atomic bool stop;
+    _Atomic bool stop, caller_waits;
     /* the job: written while the gate is closed and nobody is inside */
     _Alignas(64) pl_part_fn *fn;
     void *arg;
@@ -49,6 +49,8 @@ struct pl_pool {
     worker *workers; /* [n_threads], 0 unused */
     range *ranges;   /* [n_threads] */
 };
+
+static void wake_all(pl_pool *p) { syscall(SYS_futex, &p->gate, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0); }
 
 static void take_parts(pl_pool *p, int32_t id)
 {
@@ -110,7 +112,8 @@ static void *work(void *arg)
                                                                 memory_order_relaxed))) {}
         if (!joined) continue;
         take_parts(p, w->id);
-        atomic_fetch_sub_explicit(&p->gate, 1, memory_order_release);
+        atomic_fetch_sub(&p->gate, 1);
+        if (atomic_load(&p->caller_waits)) wake_all(p);
     }
 }
 
@@ -118,7 +121,21 @@ static void open_gate(pl_pool *p)
 {
     const uint32_t job = atomic_load_explicit(&p->gate, memory_order_relaxed) / JOB + 1;
     atomic_store(&p->gate, job * JOB); /* sequentially consistent with the count of sleepers */
-    if (atomic_load(&p->asleep)) syscall(SYS_futex, &p->gate, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    if (atomic_load(&p->asleep)) wake_all(p);
+}
+
+/* Until nobody is inside: soon, unless somebody lost its CPU. */
+static void wait_for_others(pl_pool *p)
+{
+    const int spins = p->spin ? 4000 : 200;
+    for (int i = 0; i < spins; i++) {
+        if (!(atomic_load_explicit(&p->gate, memory_order_acquire) & INSIDE)) return;
+        RELAX();
+    }
+    atomic_store(&p->caller_waits, true);
+    for (uint32_t now; (now = atomic_load(&p->gate)) & INSIDE;)
+        syscall(SYS_futex, &p->gate, FUTEX_WAIT_PRIVATE, now, NULL, NULL, 0);
+    atomic_store(&p->caller_waits, false);
 }
 
 void pl_pool_run(pl_pool *p, int64_t n, int64_t grain, pl_part_fn *fn, void *arg)
@@ -142,11 +159,8 @@ void pl_pool_run(pl_pool *p, int64_t n, int64_t grain, pl_part_fn *fn, void *arg
     }
     open_gate(p);
     take_parts(p, 0);
-    uint32_t now = atomic_fetch_or_explicit(&p->gate, CLOSED, memory_order_acquire);
-    for (int i = 0; now & INSIDE; now = atomic_load_explicit(&p->gate, memory_order_acquire)) {
-        RELAX();
-        if (++i > 2000 || !p->spin) sched_yield(); /* somebody inside lost its CPU */
-    }
+    atomic_fetch_or_explicit(&p->gate, CLOSED, memory_order_acquire);
+    wait_for_others(p);
     pl_fp_leave(mode);
 }
 

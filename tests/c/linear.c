@@ -81,29 +81,43 @@ static void fill_x(pl_tensor *x, uint64_t *s)
     for (int64_t i = 0; i < x->dim[0] * x->dim[1]; i++) p[i] = rnd(s) % 24 ? uniform(s) * 3 : odd[rnd(s) % 10];
 }
 
-static int32_t usable[PL_N_PATHS], n_usable;
-static void find_paths(void)
+enum { MAX_THREADS = 3 };
+static pl_dev *devs[PL_N_PATHS][MAX_THREADS + 1];
+static void open_all(void)
 {
-    n_usable = 0;
-    printf("linear: paths that ran:");
-    for (int32_t p = PL_PATH_PORTABLE; p < PL_N_PATHS; p++)
-        if (pl_dev_has_path(p)) {
-            usable[n_usable++] = p;
-            printf(" %s", pl_path_name(p));
-        }
-    printf("; this machine lacks:");
+    printf("linear: paths:");
+    for (int32_t p = PL_PATH_PORTABLE; p < PL_N_PATHS; p++) {
+        if (!pl_dev_has_path(p)) continue;
+        printf(" %s", pl_path_name(p));
+        for (int32_t t = 1; t <= MAX_THREADS; t++) devs[p][t] = open_dev(p, t);
+    }
+    printf("; lacking:");
     for (int32_t p = PL_PATH_PORTABLE; p < PL_N_PATHS; p++)
         if (!pl_dev_has_path(p)) printf(" %s", pl_path_name(p));
     printf("\n");
 }
+static void close_all(void)
+{
+    for (int32_t p = 0; p < PL_N_PATHS; p++)
+        for (int32_t t = 1; t <= MAX_THREADS; t++) pl_dev_close(devs[p][t]);
+}
+
+/* The path that a product runs on when the device was opened with `path`. */
+static int32_t ran_on(int32_t path, int32_t format, int act, int64_t m)
+{
+    const bool tiles = act == PL_ACT_BF16 && format != PL_F16 && format != PL_F32;
+    if (path == PL_PATH_SOFT_AMX && !tiles) return PL_PATH_AVX2;
+    if (path == PL_PATH_AMX && (!tiles || (m == 1 && format >= PL_Q4_0))) return PL_PATH_AVX512;
+    return path;
+}
 
 static uint64_t count_same;
-static void same_bits(const float *a, const float *b, int64_t n, const char *what, int32_t format, int32_t path, int64_t m)
+static void same_bits(const float *want, const float *got, int64_t n, const char *what, int32_t format, int32_t path, int64_t m)
 {
     for (int64_t i = 0; i < n; i++)
-        ck_assert_msg(pl_f32_bits(a[i]) == pl_f32_bits(b[i]) || (isnan(a[i]) && isnan(b[i])),
-                      "%s: %s, path %s, M %d: element %d is %a, want %a", what, pl_dtype_name(format), pl_path_name(path), (int)m, (int)i,
-                      (double)b[i], (double)a[i]);
+        ck_assert_msg(pl_f32_bits(want[i]) == pl_f32_bits(got[i]) || (isnan(want[i]) && isnan(got[i])),
+                      "%s: %s, path %s, M %d: element %d is %a, want %a", what, pl_dtype_name(format),
+                      pl_path_name(path), (int)m, (int)i, (double)got[i], (double)want[i]);
     count_same += (uint64_t)n;
 }
 
@@ -111,34 +125,40 @@ static void same_bits(const float *a, const float *b, int64_t n, const char *wha
 static void one_shape(int32_t format, int64_t m, int64_t n, int64_t k, uint64_t seed)
 {
     pl_err e = {0};
-    pl_dev *ref = open_dev(PL_PATH_PORTABLE, 1);
+    pl_dev *ref = devs[PL_PATH_PORTABLE][1];
     pl_tensor w = {0}, x = {0}, b = {0}, want = {0}, got = {0};
     new_tensor(&w, ref, format, n, k);
-    new_tensor(&x, ref, PL_F32, m, k);
+    new_tensor(&x, ref, PL_F32, m, k + 3); /* x and y are views with longer rows */
+    x.dim[1] = k;
     new_tensor(&want, ref, PL_F32, m, n);
-    new_tensor(&got, ref, PL_F32, m, n);
+    new_tensor(&got, ref, PL_F32, m, n + 5);
+    got.dim[1] = n;
     ck_assert(pl_tensor_new(&b, ref, PL_F32, 1, &n, &e) == PL_OK);
     fill_weights(&w, &seed);
+    x.dim[1] = k + 3;
     fill_x(&x, &seed);
+    x.dim[1] = k;
     for (int64_t i = 0; i < n; i++) ((float *)b.data)[i] = uniform(&seed);
     for (int act = PL_ACT_BF16; act <= PL_ACT_F32; act++) {
         const pl_tensor *bias = (m + act) % 2 ? &b : NULL;
         ck_assert_msg(pl_cpu_linear(pl_dev_stream(ref), &want, &x, &w, bias, act, &e) == PL_OK, "%s", e.msg);
-        for (int32_t p = 0; p < n_usable; p++)
-            for (int32_t threads = 1; threads <= 3; threads++) {
-                if (usable[p] == PL_PATH_PORTABLE && threads == 2) continue;
-                pl_dev *d = open_dev(usable[p], threads);
-                pl_stream *s = pl_dev_stream(d);
+        for (int32_t p = 0; p < PL_N_PATHS; p++)
+            for (int32_t threads = 1; threads <= MAX_THREADS && devs[p][threads]; threads++) {
+                if (p == PL_PATH_PORTABLE && threads != 2) continue;
+                pl_dev *d = devs[p][threads];
                 pl_tensor packed = {0};
                 ck_assert_msg(pl_dev_pack(d, &packed, &w, NULL, &e) == PL_OK, "%s", e.msg);
-                memset(got.data, 0x55, (size_t)(m * n * 4));
-                ck_assert_msg(pl_cpu_linear(s, &got, &x, &packed, bias, act, &e) == PL_OK, "%s", e.msg);
-                same_bits(want.data, got.data, m * n, act ? "f32" : "bf16", format, usable[p], m);
-                uint64_t products = 0;
-                for (int32_t i = 0; i < PL_N_PATHS; i++) products += pl_dev_path_count(d, i);
-                ck_assert_uint_eq(products, 1);
+                memset(got.data, 0x55, (size_t)(m * (n + 5) * 4));
+                const int32_t ran = ran_on(p, format, act, m);
+                const uint64_t before = pl_dev_path_count(d, ran);
+                ck_assert_msg(pl_cpu_linear(pl_dev_stream(d), &got, &x, &packed, bias, act, &e) == PL_OK, "%s", e.msg);
+                ck_assert_uint_eq(pl_dev_path_count(d, ran), before + 1);
+                for (int64_t t = 0; t < m; t++) {
+                    const float *row = (const float *)got.data + t * (n + 5);
+                    same_bits((const float *)want.data + t * n, row, n, act ? "f32" : "bf16", format, p, m);
+                    for (int i = 0; i < 5; i++) ck_assert_uint_eq(pl_f32_bits(row[n + i]), 0x55555555); /* nothing beside it */
+                }
                 pl_tensor_release(&packed);
-                pl_dev_close(d);
             }
     }
     pl_tensor_release(&w);
@@ -146,7 +166,6 @@ static void one_shape(int32_t format, int64_t m, int64_t n, int64_t k, uint64_t 
     pl_tensor_release(&b);
     pl_tensor_release(&want);
     pl_tensor_release(&got);
-    pl_dev_close(ref);
 }
 
 START_TEST(test_same_bits)
@@ -155,15 +174,202 @@ START_TEST(test_same_bits)
     const int64_t block = pl_dtype_block(format);
     static const int64_t ms[] = {1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 64}, ns[] = {1, 15, 16, 17, 48, 130};
     const int64_t ks[] = {block == 1 ? 7 : block, block == 1 ? 71 : block * 3, block == 256 ? 512 : 160, block == 256 ? 768 : 576};
-    find_paths();
+    open_all();
     uint64_t seed = 77 + (uint64_t)_i;
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++)
             one_shape(format, ms[i], ns[j], ks[(i + j) % 4], seed += 1000);
-    one_shape(format, 200, 40, block == 256 ? 1280 : 1184, seed); /* more than one block of tokens and of k */
+    one_shape(format, 200, 40, block == 256 ? 1280 : 1184, seed); /* more than one part of tokens and of k */
+    close_all();
     printf("linear: %s: %llu outputs compared, 0 differ\n", pl_dtype_name(format), (unsigned long long)count_same);
 }
 END_TEST
+
+/* The definition is near the product in doubles: only float roundings apart. */
+START_TEST(test_truth)
+{
+    enum { N = 33, K = 768, M = 3 };
+    const int32_t format = formats[_i];
+    pl_err e = {0};
+    pl_dev *d = open_dev(PL_PATH_AUTO, 2);
+    pl_tensor w = {0}, x = {0}, y = {0};
+    new_tensor(&w, d, format, N, K);
+    new_tensor(&x, d, PL_F32, M, K);
+    new_tensor(&y, d, PL_F32, M, N);
+    uint64_t seed = 5;
+    fill_weights(&w, &seed);
+    for (int i = 0; i < M * K; i++) ((float *)x.data)[i] = uniform(&seed);
+    for (int act = PL_ACT_BF16; act <= PL_ACT_F32; act++) {
+        pl_tensor packed = {0};
+        ck_assert(pl_dev_pack(d, &packed, &w, NULL, &e) == PL_OK);
+        ck_assert(pl_cpu_linear(pl_dev_stream(d), &y, &x, &packed, NULL, act, &e) == PL_OK);
+        for (int n = 0; n < N; n++) {
+            float row[K];
+            pl_row_to_f32(format, row, (const uint8_t *)w.data + n * pl_dtype_row_bytes(format, K), K);
+            for (int t = 0; t < M; t++) {
+                double sum = 0, size = 0;
+                for (int k = 0; k < K; k++) {
+                    const float v = ((const float *)x.data)[t * K + k];
+                    const double p = (double)row[k] * (double)(act ? v : pl_bf16_f32(pl_f32_bf16(v)));
+                    sum += p;
+                    size += fabs(p);
+                }
+                /* minima cancel against codes: their size counts too */
+                const double slack = pl_has_minimum(format) ? 64 : 1;
+                ck_assert_double_le(fabs(sum - (double)((const float *)y.data)[t * N + n]), slack * 0x1p-20 * size + 1e-30);
+            }
+        }
+        pl_tensor_release(&packed);
+    }
+    pl_tensor_release(&w);
+    pl_tensor_release(&x);
+    pl_tensor_release(&y);
+    pl_dev_close(d);
+}
+END_TEST
+
+/* Packing loses nothing, also with rows taken in another order. */
+START_TEST(test_pack)
+{
+    const int32_t format = formats[_i];
+    const int64_t block = pl_dtype_block(format);
+    const int64_t ks[] = {block == 1 ? 1 : block, block == 1 ? 45 : block * 3, block * 4};
+    pl_err e = {0};
+    uint64_t seed = 9;
+    for (int c = 0; c < 9; c++) {
+        const int64_t n = c % 3 == 0 ? 1 : c % 3 == 1 ? 16 : 37, k = ks[c / 3];
+        pl_dev *d = open_dev(PL_PATH_AUTO, 1 + c % 3);
+        pl_tensor w = {0}, packed = {0};
+        new_tensor(&w, d, format, n, k);
+        fill_weights(&w, &seed);
+        int32_t map[37];
+        for (int32_t i = 0; i < n; i++) map[i] = (int32_t)((i * 5 + 3) % n);
+        ck_assert(pl_dev_pack(d, &packed, &w, c & 1 ? map : NULL, &e) == PL_OK);
+        ck_assert_int_eq(packed.layout, PL_PACKED);
+        ck_assert_int_eq(packed.dtype, format);
+        ck_assert_int_eq(packed.storage->bytes, pl_dev_packed_bytes(PL_DEV_CPU, format, n, k));
+        float *want = malloc((size_t)k * 4), *got = malloc((size_t)k * 4);
+        for (int64_t i = 0; i < n; i++) {
+            pl_row_to_f32(format, want, (const uint8_t *)w.data + (c & 1 ? map[i] : i) * pl_dtype_row_bytes(format, k), k);
+            pl_packed_row_to_f32(&packed, i, got);
+            ck_assert_mem_eq(want, got, (size_t)k * 4);
+        }
+        free(want);
+        free(got);
+        pl_tensor_release(&packed);
+        pl_tensor_release(&w);
+        pl_dev_close(d);
+    }
+}
+END_TEST
+
+START_TEST(test_refusals)
+{
+    pl_err e = {0};
+    pl_dev *d = NULL;
+    int32_t lacking = 0;
+    for (int32_t p = PL_PATH_PORTABLE; p < PL_N_PATHS; p++) {
+        if (pl_dev_has_path(p)) continue;
+        const pl_dev_opts o = {.kind = PL_DEV_CPU, .path = p, .n_threads = 1};
+        ck_assert_int_eq(pl_dev_open(&d, &o, &e), PL_EDEV);
+        ck_assert_ptr_null(d);
+        ck_assert_msg(strstr(e.msg, pl_path_name(p)) && strstr(e.msg, "lacks"), "%s", e.msg);
+        lacking++;
+    }
+    printf("linear: %d paths refused\n", lacking);
+    ck_assert(pl_dev_has_path(PL_PATH_PORTABLE));
+    ck_assert(!pl_dev_has_path(-1) && !pl_dev_has_path(PL_N_PATHS));
+    d = open_dev(PL_PATH_AUTO, 0);
+    ck_assert_int_ge(pl_dev_threads(d), 1);
+    ck_assert_int_ne(pl_dev_path(d), PL_PATH_AUTO);
+    pl_tensor w = {0}, x = {0}, y = {0}, packed = {0};
+    new_tensor(&w, d, PL_I32, 4, 32);
+    new_tensor(&x, d, PL_F32, 1, 32);
+    new_tensor(&y, d, PL_F32, 1, 4);
+    ck_assert_int_eq(pl_dev_pack(d, &packed, &w, NULL, &e), PL_EDTYPE);
+    ck_assert_int_eq(pl_cpu_linear(pl_dev_stream(d), &y, &x, &w, NULL, PL_ACT_BF16, &e), PL_EDTYPE);
+    w.dtype = PL_F32;
+    ck_assert_int_eq(pl_cpu_linear(pl_dev_stream(d), &y, &x, &w, NULL, 7, &e), PL_EARG);
+    ck_assert_int_eq(pl_dev_packed_bytes(PL_DEV_CPU, PL_I32, 4, 32), -1);
+    ck_assert_int_eq(pl_dev_packed_bytes(PL_DEV_CPU, PL_Q4_1, INT64_MAX / 2, INT64_MAX / 2), -1);
+    ck_assert_int_eq(pl_dev_packed_bytes(PL_DEV_CPU, PL_Q4_1, 0, 32), -1);
+    ck_assert_int_eq(pl_dev_packed_bytes(PL_DEV_CPU, PL_Q4_1, 17, 96), 2 * 2 * 640);
+    pl_tensor_release(&w);
+    pl_tensor_release(&x);
+    pl_tensor_release(&y);
+    pl_dev_close(d);
+}
+END_TEST
+
+/* Every index once, whatever the split; parts begin at multiples of the grain. */
+typedef struct seen { int32_t *hit; int64_t grain; _Atomic int32_t bad; } seen;
+static void see(void *arg, int64_t from, int64_t to, int thread)
+{
+    seen *s = arg;
+    if (from % s->grain || from >= to || thread < 0) s->bad++;
+    for (int64_t i = from; i < to; i++) s->hit[i]++;
+    volatile float tiny = 1e-40f;
+    if (tiny * 1.0f != 0) s->bad++; /* denormals are zero in every part */
+}
+START_TEST(test_parallel)
+{
+    static const int64_t ns[] = {0, 1, 2, 7, 64, 1000, 12345}, grains[] = {1, 3, 64, 20000};
+    for (int32_t threads = 1; threads <= 5; threads++) {
+        pl_dev *d = open_dev(PL_PATH_AUTO, threads);
+        int32_t *hit = calloc(12345, 4);
+        for (int r = 0; r < 300; r++) {
+            const int64_t n = ns[r % 7];
+            seen s = {hit, grains[r % 4], 0};
+            memset(hit, 0, 12345 * 4);
+            pl_parallel(pl_dev_stream(d), n, s.grain, see, &s);
+            for (int64_t i = 0; i < 12345; i++) ck_assert_int_eq(hit[i], i < n);
+            ck_assert_int_eq(s.bad, 0);
+            volatile float tiny = 1e-40f; /* and are not outside */
+            ck_assert(tiny * 1.0f != 0);
+        }
+        free(hit);
+        pl_dev_close(d);
+    }
+}
+END_TEST
+
+START_TEST(test_scratch)
+{
+    pl_dev *d = open_dev(PL_PATH_AUTO, 1);
+    pl_stream *s = pl_dev_stream(d);
+    pl_err e = {0};
+    for (int r = 0; r < 20; r++) {
+        const pl_mark m = pl_scratch_mark(s);
+        uint8_t *p[40];
+        for (int i = 0; i < 40; i++) {
+            p[i] = pl_scratch(s, (int64_t)1 << (i % 20 + r % 3), &e);
+            ck_assert_ptr_nonnull(p[i]);
+            ck_assert_uint_eq((uintptr_t)p[i] % 64, 0);
+            memset(p[i], i, (size_t)1 << (i % 20 + r % 3));
+        }
+        for (int i = 0; i < 40; i++) ck_assert_uint_eq(p[i][((size_t)1 << (i % 20 + r % 3)) - 1], i);
+        const pl_mark inner = pl_scratch_mark(s);
+        void *a = pl_scratch(s, 100, &e);
+        pl_scratch_release(s, inner);
+        ck_assert_ptr_eq(pl_scratch(s, 100, &e), a);
+        pl_scratch_release(s, m);
+    }
+    pl_dev_close(d);
+}
+END_TEST
+
+/* Build flags: a compiler that fuses a * b + c would break the equality of the paths. */
+#ifdef PL_X86
+__attribute__((target("fma"), noinline)) static float mul_add(float a, float b, float c) { return a * b + c; }
+START_TEST(test_no_fusing)
+{
+    if (!pl_dev_has_path(PL_PATH_AVX2)) return;
+    const float a = 1 + 0x1p-12f, c = -(1 + 0x1p-11f);
+    ck_assert(fmaf(a, a, c) != 0);
+    ck_assert(mul_add(a, a, c) == 0);
+}
+END_TEST
+#endif
 
 static Suite *suite(void)
 {
@@ -171,6 +377,14 @@ static Suite *suite(void)
     TCase *t = tcase_create("products");
     tcase_set_timeout(t, 600);
     tcase_add_loop_test(t, test_same_bits, 0, N_FORMATS);
+    tcase_add_loop_test(t, test_truth, 0, N_FORMATS);
+    tcase_add_loop_test(t, test_pack, 0, N_FORMATS);
+    tcase_add_test(t, test_refusals);
+    tcase_add_test(t, test_parallel);
+    tcase_add_test(t, test_scratch);
+#ifdef PL_X86
+    tcase_add_test(t, test_no_fusing);
+#endif
     suite_add_tcase(s, t);
     return s;
 }
