@@ -179,8 +179,8 @@ START_TEST(byte_level_gguf)
     static const char *const token[] = {"a",
                                         "b",
                                         "\xc4\xa0",
-                                        "\xc4\xa0"
-                                        "a",
+                                        ("\xc4\xa0"
+                                         "a"),
                                         "1",
                                         "<|x|>",
                                         "<y>"};
