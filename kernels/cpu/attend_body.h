@@ -138,33 +138,37 @@ PL_INLINE int64_t turn_keys(float *panel, const uint8_t *row, const uint8_t *nex
         }
     return d;
 }
-/* scores_of without a panel, for BF16 keys of 16 i dims: eight keys are turned in registers, then used at once. */
+/* 16 dims of eight BF16 keys, turned in registers and used at once: the chains go on. */
+PL_INLINE void direct_chains(int rows, const float *q, int64_t dim, const uint8_t *row, int64_t stride, __m256 *even,
+                             __m256 *odd)
+{
+    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
+    __m256i c[8];
+    transpose8(row, stride, c);
+    VF_UNROLL for (int i = 0; i < 8; i++)
+    {
+        const __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(c[i], 16));
+        const __m256 b = _mm256_castsi256_ps(_mm256_and_si256(c[i], high));
+        VF_UNROLL for (int r = 0; r < rows; r++)
+        {
+            even[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(q + r * dim + 2 * i), a, even[r]);
+            odd[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(q + r * dim + 2 * i + 1), b, odd[r]);
+        }
+    }
+}
+/* scores_of without a panel, for BF16 keys of 16 i dims */
 PL_INLINE void scores_direct_of(int rows, const float *q, int64_t dim, const uint8_t *row, const uint8_t *next,
                                 int64_t stride, float *out)
 {
-    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-    for (int half = 0; half < 2; half++) {
+    for (int half = 0; half < 2; half++, row += 8 * stride, next += 8 * stride) {
         __m256 acc[ROWS];
         VF_UNROLL for (int r = 0; r < rows; r++) acc[r] = _mm256_setzero_ps();
         for (int64_t d = 0; d < dim; d += STEP) {
             __m256 even[ROWS], odd[ROWS];
             VF_UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm256_setzero_ps();
-            fetch(next + half * 8 * stride + 2 * d, stride, 8);
-            for (int64_t k = d; k < pl_min(d + STEP, dim); k += 16) {
-                __m256i c[8];
-                transpose8(row + half * 8 * stride + 2 * k, stride, c);
-                VF_UNROLL for (int i = 0; i < 8; i++)
-                {
-                    const __m256 a = _mm256_castsi256_ps(_mm256_slli_epi32(c[i], 16));
-                    const __m256 b = _mm256_castsi256_ps(_mm256_and_si256(c[i], high));
-                    VF_UNROLL for (int r = 0; r < rows; r++)
-                    {
-                        const float *x = q + r * dim + k + 2 * i;
-                        even[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(x), a, even[r]);
-                        odd[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(x + 1), b, odd[r]);
-                    }
-                }
-            }
+            fetch(next + 2 * d, stride, 8);
+            for (int64_t k = d; k < pl_min(d + STEP, dim); k += 16)
+                direct_chains(rows, q + k, dim, row + 2 * k, stride, even, odd);
             VF_UNROLL for (int r = 0; r < rows; r++) acc[r] = _mm256_add_ps(acc[r], _mm256_add_ps(even[r], odd[r]));
         }
         VF_UNROLL for (int r = 0; r < rows; r++) _mm256_storeu_ps(out + r * SCORE_STRIDE + half * 8, acc[r]);
