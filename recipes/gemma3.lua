@@ -27,7 +27,8 @@ local function dims(m)
   local heads = m:int("num_attention_heads", "attention.head_count")
   local dim, layers = m:int("hidden_size", "embedding_length"), m:int("num_hidden_layers", "block_count")
   local head_dim = m:int("head_dim", "attention.key_length", 256)
-  local scalar = m:num("query_pre_attn_scalar", nil, layers == 62 and dim / heads or head_dim) -- 62 layers: the 27B
+  -- 62 layers: the 27B
+  local scalar = m:num("query_pre_attn_scalar", nil, layers == 62 and dim / heads or head_dim)
   return nn.llama_dims(m, {
     head_dim = head_dim, scale = scalar ^ -0.5, tied = m:tied(true), far = far_layers(m, layers),
     rope = nn.rope_settings(m, head_dim, 1e6, "rope_parameters.full_attention"),
@@ -45,7 +46,8 @@ local function weights(d)
     w[i] = {
       norm1 = norm "input_layernorm", post1 = norm "post_attention_layernorm",
       norm2 = norm "pre_feedforward_layernorm", post2 = norm "post_feedforward_layernorm",
-      attn = nn.attn_weights(d, p .. "self_attn.", { norm = true, plus = 1 }), mlp = nn.mlp_weights(d, p .. "mlp."),
+      attn = nn.attn_weights(d, p .. "self_attn.", { norm = true, plus = 1 }), mlp = nn.mlp_weights(d,
+        p .. "mlp."),
     }
   end
   return w
@@ -72,7 +74,8 @@ return pl.recipe {
   pools = { all = pl.pool { batch = 16, tokens = 512, weights = { rest = "stored" } } },
   schedule = pl.policy.decode_first,
   -- Gemma3-270m
-  example = pl.dims { vocab = 262144, dim = 640, layers = 18, heads = 4, kv_heads = 1, head_dim = 256, ffn = 2048,
+  example = pl.dims { vocab = 262144, dim = 640, layers = 18, heads = 4, kv_heads = 1, head_dim = 256,
+    ffn = 2048,
     eps = 1e-6, context = 32768, tied = true, scale = 1 / 16, window = 512, far = every(6, 18),
     rope = { dim = 256, theta = 1e6 }, near = { dim = 256, theta = 1e4 } },
 }

@@ -22,6 +22,7 @@ return pl.recipe {
   pools = { all = pl.pool { batch = 16, tokens = 512, weights = { rest = "stored" } } },
   schedule = pl.policy.decode_first,
   -- SmolLM2-135M
-  example = pl.dims { vocab = 49152, dim = 576, layers = 30, heads = 9, kv_heads = 3, head_dim = 64, ffn = 1536,
+  example = pl.dims { vocab = 49152, dim = 576, layers = 30, heads = 9, kv_heads = 3, head_dim = 64,
+    ffn = 1536,
     eps = 1e-5, context = 8192, tied = true, rope = { dim = 64, theta = 1e5 } },
 }

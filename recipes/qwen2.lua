@@ -22,6 +22,7 @@ return pl.recipe {
   pools = { all = pl.pool { batch = 16, tokens = 512, weights = { rest = "stored" } } },
   schedule = pl.policy.decode_first,
   -- Qwen2.5-0.5B
-  example = pl.dims { vocab = 151936, dim = 896, layers = 24, heads = 14, kv_heads = 2, head_dim = 64, ffn = 4864,
+  example = pl.dims { vocab = 151936, dim = 896, layers = 24, heads = 14, kv_heads = 2, head_dim = 64,
+    ffn = 4864,
     eps = 1e-6, context = 32768, tied = true, rope = { dim = 64, theta = 1e6 } },
 }

@@ -22,6 +22,7 @@ return pl.recipe {
   pools = { all = pl.pool { batch = 16, tokens = 512, weights = { rest = "stored" } } },
   schedule = pl.policy.decode_first,
   -- Qwen3-0.6B
-  example = pl.dims { vocab = 151936, dim = 1024, layers = 28, heads = 16, kv_heads = 8, head_dim = 128, ffn = 3072,
+  example = pl.dims { vocab = 151936, dim = 1024, layers = 28, heads = 16, kv_heads = 8, head_dim = 128,
+    ffn = 3072,
     eps = 1e-6, context = 40960, tied = true, rope = { dim = 128, theta = 1e6 } },
 }

@@ -1,5 +1,6 @@
--- The C side: the only file that touches ffi. The text of core/pl.h and core/pl_ops.h is handed over once, as it
--- stands; the size of every struct is compared with what the C compiler made of it, so that a stale binary stops here.
+-- The C side: the only file that touches ffi. The text of core/pl.h and core/pl_ops.h is handed over once, as
+-- it stands; the size of every struct is compared with what the C compiler made of it, so that a stale binary
+-- stops here.
 local ffi = require "ffi"
 local err = require "pl.err"
 local M = {}
@@ -18,7 +19,8 @@ for name in header:gmatch "\n}%s*(pl_[%w_]+);" do
 end
 
 -- What the other modules need of ffi.
-M.new, M.gc, M.string, M.cast, M.istype, M.sizeof = ffi.new, ffi.gc, ffi.string, ffi.cast, ffi.istype, ffi.sizeof
+M.new, M.gc, M.string, M.cast, M.istype, M.sizeof = ffi.new, ffi.gc, ffi.string, ffi.cast, ffi.istype,
+  ffi.sizeof
 M.metatype, M.copy, M.fill, M.typeof = ffi.metatype, ffi.copy, ffi.fill, ffi.typeof
 
 --- The caller's report of the last failure, for every call that takes one.
@@ -27,12 +29,13 @@ M.err = ffi.new "pl_err"
 -- Codes from PL_ETAG down are conditions: nobody's fault, often expected.
 local FIRST_CONDITION = C.PL_ETAG
 local codes = {}
-for _, name in ipairs { "EARG", "ESHAPE", "EDTYPE", "ENOMEM", "EDEV", "EIO", "EFORMAT", "ENAME", "ELIMIT", "ETAG", "EPAGES", "EFULL", "ECANCEL" } do
+for _, name in ipairs { "EARG", "ESHAPE", "EDTYPE", "ENOMEM", "EDEV", "EIO", "EFORMAT", "ENAME", "ELIMIT",
+  "ETAG", "EPAGES", "EFULL", "ECANCEL" } do
   codes[C["PL_" .. name]] = name
 end
 
---- What a C function returned: a number of at least 0 as it is; a condition as nil and its code ("EPAGES"); anything
---- else is raised as an error object at the author's line.
+--- What a C function returned: a number of at least 0 as it is; a condition as nil and its code ("EPAGES");
+--- anything else is raised as an error object at the author's line.
 function M.check(rc, notes)
   if rc >= 0 then return rc end
   local code = codes[rc] or tostring(rc)
@@ -74,7 +77,9 @@ for i = 0, C.PL_N_PATHS - 1 do M.path[ffi.string(C.pl_path_name(i))] = i end
 -- The ops that Lua read from the header are the ones that the program has.
 for _, o in ipairs(require("pl.op").all()) do
   local name = C.pl_op_name(o.id)
-  if name == nil or ffi.string(name) ~= o.name then error("perilune: op " .. o.id .. " is not " .. o.name .. " in C") end
+  if name == nil or ffi.string(name) ~= o.name then
+    error("perilune: op " .. o.id .. " is not " .. o.name .. " in C")
+  end
 end
 
 return M

@@ -1,11 +1,11 @@
--- Checkpoints: a GGUF file or a Hugging Face directory as recipes and the loader see it. Metadata is asked for under
--- both of its names; weights go under their Hugging Face names.
+-- Checkpoints: a GGUF file or a Hugging Face directory as recipes and the loader see it. Metadata is asked
+-- for under both of its names; weights go under their Hugging Face names.
 local err, names = require "pl.err", require "pl.names"
 local M = {}
 
--- Metadata: what a recipe's dims function is given ---------------------------------------------------------------
--- The readers below are set by the kind of checkpoint: value(key) -> scalar, list, table or nil; info(name) -> index,
--- { dtype, shape, format, bytes } or nil.
+-- Metadata: what a recipe's dims function is given ----------------------------------------------------------
+-- The readers below are set by the kind of checkpoint: value(key) -> scalar, list, table or nil; info(name)
+-- -> index, { dtype, shape, format, bytes } or nil.
 local methods = {}
 local mt = { __metatable = false, __index = function(_, k)
   if methods[k] then return methods[k] end
@@ -23,21 +23,28 @@ function methods:num(hf, gguf, default)
   local v = self:get(hf, gguf)
   if v == nil then v = default end
   local key = self.format == "gguf" and gguf and self.arch .. "." .. gguf or hf
-  if v == nil then err.raise(("the checkpoint's metadata has no '%s'"):format(tostring(key)), { self.path }) end
+  if v == nil then
+    err.raise(("the checkpoint's metadata has no '%s'"):format(tostring(key)), { self.path })
+  end
   if type(v) == "table" then -- one value a layer: a recipe that wants one value wants them equal
     for i = 2, #v do
-      if v[i] ~= v[1] then err.raise(("metadata '%s' differs from layer to layer"):format(tostring(key)), { self.path }) end
+      if v[i] ~= v[1] then
+        err.raise(("metadata '%s' differs from layer to layer"):format(tostring(key)), { self.path })
+      end
     end
     v = v[1]
   end
-  if type(v) ~= "number" then err.raise(("metadata '%s' is a %s, want a number"):format(tostring(key), type(v)), { self.path }) end
+  if type(v) ~= "number" then
+    err.raise(("metadata '%s' is a %s, want a number"):format(tostring(key), type(v)), { self.path })
+  end
   return v
 end
 
 function methods:int(hf, gguf, default)
   local v = self:num(hf, gguf, default)
   if v % 1 ~= 0 or v < 0 or v > 2 ^ 31 then
-    err.raise(("metadata '%s' is %s, want a whole number"):format(tostring(self.format == "gguf" and gguf or hf), tostring(v)), { self.path })
+    err.raise(("metadata '%s' is %s, want a whole number"):format(tostring(self.format == "gguf" and gguf
+      or hf), tostring(v)), { self.path })
   end
   return v
 end
@@ -69,7 +76,8 @@ function methods:missing(name, place, wanted)
     if not (wanted and wanted[other]) then free[#free + 1] = other end
   end
   local near = err.closest(own, free)
-  local msg = ("the checkpoint has no weight '%s'"):format(own) .. (near and (", did you mean '%s'?"):format(near) or "")
+  local msg = ("the checkpoint has no weight '%s'"):format(own)
+    .. (near and (", did you mean '%s'?"):format(near) or "")
   local notes = { ("%s (%d weights)"):format(self.path, n) }
   if own ~= name then table.insert(notes, 1, "weight " .. name) end
   if place then err.raise_at(place, msg, notes) end
@@ -84,7 +92,7 @@ function methods:values(name)
   return v
 end
 
--- A checkpoint file -----------------------------------------------------------------------------------------------
+-- A checkpoint file -----------------------------------------------------------------------------------------
 
 local function open_c(path)
   local abi, tensor = require "pl.abi", require "pl.tensor"
@@ -96,7 +104,8 @@ local function open_c(path)
   rawset(c, "format", C.pl_ckpt_kind(ptr) == C.PL_CKPT_GGUF and "gguf" or "hf")
 
   local info, meta = abi.new "pl_ckpt_info", abi.new "pl_meta_info"
-  local int, float, text, bytes = abi.new "int64_t[1]", abi.new "double[1]", abi.new "const char *[1]", abi.new "int64_t[1]"
+  local int, float, text, bytes = abi.new "int64_t[1]", abi.new "double[1]", abi.new "const char *[1]",
+    abi.new "int64_t[1]"
   local function element(i, kind, k)
     if kind == C.PL_META_STRING then
       abi.check(C.pl_ckpt_meta_string(ptr, i, k, text, bytes, e))
@@ -141,7 +150,8 @@ local function open_c(path)
     abi.check(C.pl_ckpt_info_at(ptr, i, info, e))
     local shape = {}
     for k = 1, math.min(info.ndim, C.PL_MAX_DIMS) do shape[k] = tonumber(info.dim[k - 1]) end
-    return { index = i, shape = shape, dtype = abi.dtype_name[info.dtype], format = abi.string(info.format), bytes = tonumber(info.bytes) }
+    return { index = i, shape = shape, dtype = abi.dtype_name[info.dtype], format = abi.string(info.format),
+      bytes = tonumber(info.bytes) }
   end)
   rawset(c, "all", function()
     local all = {}
@@ -195,7 +205,8 @@ end
 
 function M.open(path) return name_it(open_c(path)) end
 
---- A checkpoint made of tables, for tests: { format, arch, config = { key = value }, tensors = { name = { dtype, shape } } }.
+--- A checkpoint made of tables, for tests: { format, arch, config = { key = value }, tensors = { name = {
+--- dtype, shape } } }.
 function M.stub(t)
   local c = setmetatable({ path = "stub", format = t.format, arch = t.arch or "?" }, mt)
   rawset(c, "value", function(key) return (t.config or {})[key] end)

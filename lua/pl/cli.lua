@@ -1,5 +1,5 @@
--- The command line: `perilune VERB ...`, one file a verb in pl/cli; without a verb, the REPL. main() returns the exit
--- code: 0, 1 for a failure, 2 for a wrong call.
+-- The command line: `perilune VERB ...`, one file a verb in pl/cli; without a verb, the REPL. main() returns
+-- the exit code: 0, 1 for a failure, 2 for a wrong call.
 local err = require "pl.err"
 local M = {}
 
@@ -7,7 +7,9 @@ local verbs = { "run", "score", "tokenize", "check", "plan" }
 local repl_words = { ["-e"] = true }
 
 --- Raise a mistake in how the program was called.
-function M.usage(msg) error(setmetatable({ usage = msg }, { __tostring = function(u) return u.usage end }), 0) end
+function M.usage(msg)
+  error(setmetatable({ usage = msg }, { __tostring = function(u) return u.usage end }), 0)
+end
 
 local function parser_of(verb)
   local p = require "argparse"(("perilune %s"):format(verb.name), verb.about)
@@ -49,7 +51,9 @@ local function dispatch(args)
   for _, name in ipairs(verbs) do
     if first == name then return run_verb(require("pl.cli." .. name), { unpack(args, 2) }) end
   end
-  if first and first:sub(1, 1) == "-" and not repl_words[first] then M.usage(("unknown option '%s'"):format(first)) end
+  if first and first:sub(1, 1) == "-" and not repl_words[first] then
+    M.usage(("unknown option '%s'"):format(first))
+  end
   if first and not first:find "[./]" and not io.open(first) then
     local near = err.closest(first, verbs)
     M.usage(("no verb '%s'"):format(first) .. (near and (", did you mean '%s'?"):format(near) or ""))

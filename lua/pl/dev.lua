@@ -6,7 +6,8 @@ local M = {}
 local Dev = {}
 Dev.__index = Dev
 
---- Open a CPU device. o.threads: 0 = one per core; o.path: "portable", "avx2", ... (default: the fastest there is).
+--- Open a CPU device. o.threads: 0 = one per core; o.path: "portable", "avx2", ... (default: the fastest
+--- there is).
 function M.open(o)
   o = schema.check("device", { threads = schema.whole(0), path = "string" }, o or {})
   local path = abi.path[o.path or "auto"]

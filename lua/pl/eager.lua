@@ -1,7 +1,9 @@
--- A cache for eager calls: the same object that forward sees while it is traced, with real positions and rows.
+-- A cache for eager calls: the same object that forward sees while it is traced, with real positions and
+-- rows.
 --   local kv = pl.kv { layers = 2, heads = 2, key_dim = 16, value_dim = 16, context = 256 }
 --   local ids = kv:begin { 1, 2, 3 }   ...ops...   kv:commit()
-local abi, err, schema, tensor, dev = require "pl.abi", require "pl.err", require "pl.schema", require "pl.tensor", require "pl.dev"
+local abi, err, schema, tensor, dev = require "pl.abi", require "pl.err", require "pl.schema",
+  require "pl.tensor", require "pl.dev"
 local C = abi.C
 local M = {}
 
@@ -9,29 +11,34 @@ local Kv = {}
 Kv.__index = Kv
 
 local whole = schema.whole
-local fields = { "layers", "heads", "key_dim", "value_dim", layers = whole(1), heads = whole(1), key_dim = whole(1),
+local fields = { "layers", "heads", "key_dim", "value_dim", layers = whole(1), heads = whole(1),
+  key_dim = whole(1),
   value_dim = whole(1), page = whole(16), context = whole(1), dtype = { f32 = true, bf16 = true } }
 
 function M.options(o)
   local k = abi.new "pl_kv_opts"
   k.layers, k.heads, k.key_dim, k.value_dim = o.layers, o.heads, o.key_dim, o.value_dim
-  k.page, k.dtype, k.n_pages = o.page or 64, abi.dtype[o.dtype or "bf16"], o.n_pages or math.ceil((o.context or 4096) / (o.page or 64))
+  k.page, k.dtype, k.n_pages = o.page or 64, abi.dtype[o.dtype or "bf16"], o.n_pages
+    or math.ceil((o.context or 4096) / (o.page or 64))
   return k
 end
 
---- pl.kv { layers =, heads =, key_dim =, value_dim =, page =, context =, dtype = "bf16" | "f32" }: one sequence's cache.
+--- pl.kv { layers =, heads =, key_dim =, value_dim =, page =, context =, dtype = "bf16" | "f32" }: one
+--- sequence's cache.
 function M.kv(o)
   o = schema.check("kv", fields, o)
   local out, seq = abi.new "pl_kv *[1]", abi.new "int32_t[1]"
   abi.check(C.pl_kv_open(out, dev.get().ptr, M.options(o), abi.err))
-  local kv = setmetatable({ is_kv = true, ptr = abi.gc(out[0], C.pl_kv_close), layers = o.layers, heads = o.heads, key_dim = o.key_dim,
+  local kv = setmetatable({ is_kv = true, ptr = abi.gc(out[0], C.pl_kv_close), layers = o.layers,
+    heads = o.heads, key_dim = o.key_dim,
     value_dim = o.value_dim }, Kv)
   abi.check(C.pl_kv_seq_new(kv.ptr, seq, abi.err))
   kv.seq = seq[0]
   return kv
 end
 
---- The next tokens (a list of ids): takes pages for them. Sets kv.pos and kv.rows (the last row); returns the ids tensor.
+--- The next tokens (a list of ids): takes pages for them. Sets kv.pos and kv.rows (the last row); returns the
+--- ids tensor.
 function Kv:begin(ids)
   local span, from, pos = abi.new "pl_span[1]", self:len(), {}
   span[0].seq, span[0].n = self.seq, #ids

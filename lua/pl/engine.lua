@@ -1,9 +1,10 @@
--- The engine: requests go in, the policy plans each step over records that live in C, C runs it, events come out.
+-- The engine: requests go in, the policy plans each step over records that live in C, C runs it, events come
+-- out.
 local abi, err, policy, schema = require "pl.abi", require "pl.err", require "pl.policy", require "pl.schema"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
--- What a policy sees ----------------------------------------------------------------------------------------------
+-- What a policy sees ----------------------------------------------------------------------------------------
 
 -- Records are const: a policy that writes to one gets an error.
 local const_requests = abi.typeof "const pl_request *"
@@ -47,8 +48,8 @@ local function each(list)
   end
 end
 
---- Requests that decode, and requests with prompt left, in the order in which they came. Of each: id, n_prompt,
---- n_done, n_out, max_out, left, priority, arrived_s.
+--- Requests that decode, and requests with prompt left, in the order in which they came. Of each: id,
+--- n_prompt, n_done, n_out, max_out, left, priority, arrived_s.
 function State:running() return each(self._running) end
 function State:waiting() return each(self._waiting) end
 
@@ -73,21 +74,24 @@ end
 --- The next token of a request.
 function State:decode(r) return self:prefill(r, 1) end
 
--- The engine ------------------------------------------------------------------------------------------------------
+-- The engine ------------------------------------------------------------------------------------------------
 
 local Engine = {}
 Engine.__index = Engine
 
-local finish = { [C.PL_FINISH_STOP] = "stop", [C.PL_FINISH_LENGTH] = "length", [C.PL_FINISH_CANCELLED] = "cancelled", [C.PL_FINISH_ERROR] = "error" }
+local finish = { [C.PL_FINISH_STOP] = "stop", [C.PL_FINISH_LENGTH] = "length",
+  [C.PL_FINISH_CANCELLED] = "cancelled", [C.PL_FINISH_ERROR] = "error" }
 
 --- o: { dev, prog, cache, kv (format), context, batch, tokens, vocab, schedule, box }
 function M.open(o)
   local kv, ptr, page = abi.new "pl_kv *[1]", abi.new "pl_engine *[1]", o.cache.page
   local kv_opts = abi.new "pl_kv_opts"
-  kv_opts.layers, kv_opts.heads, kv_opts.key_dim, kv_opts.value_dim = o.cache.layers, o.cache.heads, o.cache.key_dim, o.cache.value_dim
+  kv_opts.layers, kv_opts.heads, kv_opts.key_dim, kv_opts.value_dim = o.cache.layers, o.cache.heads,
+    o.cache.key_dim, o.cache.value_dim
   kv_opts.page, kv_opts.dtype, kv_opts.n_pages = page, abi.dtype[o.kv], math.ceil(o.context / page) * o.batch
   check(C.pl_kv_open(kv, o.dev.ptr, kv_opts, e))
-  local self = setmetatable({ kv = abi.gc(kv[0], C.pl_kv_close), page = page, requests = {}, policy_counter = { failures = 0 } }, Engine)
+  local self = setmetatable({ kv = abi.gc(kv[0], C.pl_kv_close), page = page, requests = {},
+    policy_counter = { failures = 0 } }, Engine)
   self.kv_bytes = tonumber(C.pl_kv_page_bytes(kv_opts)) * tonumber(kv_opts.n_pages)
   local opts = abi.new "pl_engine_opts"
   opts.max_requests, opts.max_tokens, opts.n_vocab = o.batch, o.tokens, o.vocab
@@ -104,17 +108,23 @@ end
 
 local function number(least, most)
   return function(v)
-    if type(v) ~= "number" or v ~= v or v < least or v > most then return ("%s, want %g to %g"):format(schema.show(v), least, most) end
+    if type(v) ~= "number" or v ~= v or v < least or v > most then
+      return ("%s, want %g to %g"):format(schema.show(v), least, most)
+    end
   end
 end
-local request_fields = { "ids", ids = "table", max_tokens = schema.whole(0), stop = "table", priority = "number",
-  temperature = number(0, 100), top_p = number(0, 1), min_p = number(0, 1), top_k = schema.whole(0), seed = number(0, 2 ^ 53),
-  repetition_penalty = number(0.01, 100), presence_penalty = number(-100, 100), frequency_penalty = number(-100, 100),
+local request_fields = { "ids", ids = "table", max_tokens = schema.whole(0), stop = "table",
+  priority = "number",
+  temperature = number(0, 100), top_p = number(0, 1), min_p = number(0, 1), top_k = schema.whole(0),
+    seed = number(0, 2 ^ 53),
+  repetition_penalty = number(0.01, 100), presence_penalty = number(-100, 100),
+    frequency_penalty = number(-100, 100),
   logprobs = number(-1, C.PL_MAX_LOGPROBS), logit_bias = "table", on_token = "function" }
 M.request_fields = request_fields
 
---- Submit a request: { ids =, max_tokens =, stop = { ids }, temperature =, top_p =, ... on_token = function(id, event) }.
---- Returns it with `ids` of the answer and, when it is over, `finish`; or nil and a code where there is no room.
+--- Submit a request: { ids =, max_tokens =, stop = { ids }, temperature =, top_p =, ... on_token =
+--- function(id, event) }. Returns it with `ids` of the answer and, when it is over, `finish`; or nil and a
+--- code where there is no room.
 function Engine:submit(o)
   o = schema.check("request", request_fields, o)
   local q, id = abi.new "pl_request_opts", abi.new "int64_t[1]"
@@ -126,12 +136,14 @@ function Engine:submit(o)
   q.max_out, q.priority = o.max_tokens or 256, o.priority or 0
   local s = q.sample
   s.temperature, s.top_p, s.min_p, s.top_k = o.temperature or 0, o.top_p or 1, o.min_p or 0, o.top_k or 0
-  s.repetition, s.presence, s.frequency = o.repetition_penalty or 1, o.presence_penalty or 0, o.frequency_penalty or 0
+  s.repetition, s.presence, s.frequency = o.repetition_penalty or 1, o.presence_penalty or 0,
+    o.frequency_penalty or 0
   s.n_logprobs, s.seed = o.logprobs or -1, o.seed or 0
   s.bias_id, s.bias, s.n_bias = bias_id, bias, #biases
   local ok, code = check(C.pl_engine_submit(self.ptr, q, id, e))
   if not ok then return nil, code end
-  local r = { id = id[0], prompt_tokens = #o.ids, ids = {}, on_token = o.on_token, submitted_s = C.pl_now_s() }
+  local r = { id = id[0], prompt_tokens = #o.ids, ids = {}, on_token = o.on_token,
+    submitted_s = C.pl_now_s() }
   if o.logprobs and o.logprobs >= 0 then r.logprobs = {} end
   self.requests[tonumber(id[0])] = r
   self.n_open = (self.n_open or 0) + 1

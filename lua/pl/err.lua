@@ -1,5 +1,5 @@
--- Errors that a recipe author or a user sees: where in the recipe, the line's text, what was wanted and what was
--- there. At most eight lines, and the same text every time (golden tests hold it).
+-- Errors that a recipe author or a user sees: where in the recipe, the line's text, what was wanted and what
+-- was there. At most eight lines, and the same text every time (golden tests hold it).
 local getinfo, sethook, gethook = debug.getinfo, debug.sethook, debug.gethook
 local find, sub, format, match = string.find, string.sub, string.format, string.match
 local M = {}
@@ -27,9 +27,9 @@ function M.text_of(name, n)
   return sub(text, from, (stop or #text + 1) - 1)
 end
 
--- Lua drops the frame of `return f(x)`, so a walk of the stack alone would blame the caller's line. While a recipe
--- runs, a line hook remembers the last line entered in the author's code; when one of our functions returns into
--- the author's code, that is the place again.
+-- Lua drops the frame of `return f(x)`, so a walk of the stack alone would blame the caller's line. While a
+-- recipe runs, a line hook remembers the last line entered in the author's code; when one of our functions
+-- returns into the author's code, that is the place again.
 local last
 local author = setmetatable({}, { __mode = "k" }) -- function -> file name, or false: ours, or C
 local function author_of(level)
@@ -63,8 +63,8 @@ function M.watch(tick, count)
   local was = last
   last = nil
   sethook(function(event, line)
-    -- pcall: LuaJIT loses a memory error that leaves a hook, but not one that is raised again. That a line could not
-    -- be noted for want of memory is no error: the author's own next allocation is.
+    -- pcall: LuaJIT loses a memory error that leaves a hook, but not one that is raised again. That a line
+    -- could not be noted for want of memory is no error: the author's own next allocation is.
     if event ~= "count" then
       pcall(note, event, line)
     else
@@ -113,7 +113,8 @@ local methods = {}
 local mt = { __index = methods, __metatable = false }
 function mt.__tostring(e)
   local out = {}
-  out[1] = (e.file and e.file .. ":" or "") .. (e.line and e.line .. ":" or "") .. (e.file and " " or "") .. e.msg
+  out[1] = (e.file and e.file .. ":" or "") .. (e.line and e.line .. ":" or "") .. (e.file and " " or "")
+    .. e.msg
   if e.text then out[2] = format("  %4d | %s", e.line, e.text) end
   for _, n in ipairs(e.notes) do
     if #out == 8 then break end
@@ -146,14 +147,17 @@ function M.raise_at(place, msg, notes)
   error(M.new(msg, notes, place.file, place.line), 0)
 end
 
---- Turn what was thrown into an error object. To be used as the handler of xpcall, while the stack still stands.
+--- Turn what was thrown into an error object. To be used as the handler of xpcall, while the stack still
+--- stands.
 function M.from(e)
   if M.is(e) then return e end
   if type(e) ~= "string" then return M.new(format("error object is a %s", type(e)), nil, M.where()) end
   local file, line, msg = match(e, "^(..-):(%d+): (.*)$")
   if file and sources[file] then return M.new(msg, nil, file, tonumber(line)) end
   local at, n = M.where()
-  if at and sources[at] then return M.new(msg or e, file and { "raised in " .. file .. ":" .. line } or nil, at, n) end
+  if at and sources[at] then
+    return M.new(msg or e, file and { "raised in " .. file .. ":" .. line } or nil, at, n)
+  end
   return M.new(e)
 end
 
@@ -195,8 +199,10 @@ end
 function M.unknown(what, key, names)
   table.sort(names)
   local near = M.closest(tostring(key), names)
-  M.raise(format("%s has no '%s'", what, tostring(key)) .. (near and format(", did you mean '%s'?", near) or ""),
-    (#names > 12 and near or #names == 0) and {} or { M.known(names) }) -- a long list helps only where nothing is near
+  M.raise(format("%s has no '%s'", what, tostring(key)) .. (near and format(", did you mean '%s'?", near)
+    or ""),
+    -- a long list helps only where nothing is near
+    (#names > 12 and near or #names == 0) and {} or { M.known(names) })
 end
 
 --- Names that are string keys of t.

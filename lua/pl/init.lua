@@ -19,7 +19,8 @@ end
 
 -- The part that recipes see.
 local recipe = {
-  dims = dims, weight = weights.declare, each_layer = trace.each_layer, const = trace.const, sum_ranks = trace.sum_ranks,
+  dims = dims, weight = weights.declare, each_layer = trace.each_layer, const = trace.const,
+    sum_ranks = trace.sum_ranks,
   policy = { decode_first = policy.decode_first },
 }
 pl.for_recipes = recipe
@@ -28,7 +29,8 @@ pl.op, pl.err = op, err
 
 local ops = {}
 for _, o in ipairs(op.all()) do ops[o.name] = op[o.name] end
-recipe.op = setmetatable({}, { __metatable = false, __newindex = function() err.raise "pl.op cannot be changed" end,
+recipe.op = setmetatable({}, { __metatable = false,
+  __newindex = function() err.raise "pl.op cannot be changed" end,
   __index = function(_, k) return ops[k] or err.unknown("pl.op", k, err.names(ops)) end })
 
 recipe.pool = require("pl.pool").new
@@ -40,7 +42,8 @@ end
 
 -- Everything below needs the C side.
 local later = {
-  load = { "pl.model", "load" }, tensor = { "pl.tensor", "new" }, zeros = { "pl.tensor", "zeros" }, scope = { "pl.tensor", "scope" },
+  load = { "pl.model", "load" }, tensor = { "pl.tensor", "new" }, zeros = { "pl.tensor", "zeros" },
+    scope = { "pl.tensor", "scope" },
   kv = { "pl.eager", "kv" }, device = { "pl.dev", "set" }, version = { "pl.abi", "version" },
 }
 setmetatable(pl, { __index = function(_, k)

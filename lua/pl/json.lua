@@ -1,5 +1,5 @@
--- JSON: a small writer whose lists and objects are what they say (an empty list is [], numbers are exact), and
--- lua-cjson for reading.
+-- JSON: a small writer whose lists and objects are what they say (an empty list is [], numbers are exact),
+-- and lua-cjson for reading.
 local M = {}
 
 local list_mt = {}
@@ -7,9 +7,11 @@ local list_mt = {}
 function M.list(t) return setmetatable(t, list_mt) end
 M.null = setmetatable({}, { __tostring = function() return "null" end })
 
-local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\b"] = "\\b", ["\f"] = "\\f" }
+local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t",
+  ["\b"] = "\\b", ["\f"] = "\\f" }
 local function quote(s)
-  return '"' .. s:gsub('[%c"\\\127]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end) .. '"'
+  return '"' .. s:gsub('[%c"\\\127]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end)
+    .. '"'
 end
 
 local function number(v)
@@ -25,7 +27,8 @@ local function write(v, out)
   elseif t == "string" then out[#out + 1] = quote(v)
   elseif t == "number" then out[#out + 1] = number(v)
   elseif t == "boolean" then out[#out + 1] = tostring(v)
-  elseif t == "cdata" then out[#out + 1] = tostring(v):match "^%-?%d+" or error("json: cannot write " .. tostring(v))
+  elseif t == "cdata" then out[#out + 1] = tostring(v):match "^%-?%d+" or error("json: cannot write "
+    .. tostring(v))
   elseif t == "table" and (getmetatable(v) == list_mt or #v > 0) then
     out[#out + 1] = "["
     for i = 1, #v do

@@ -1,10 +1,11 @@
--- From a checkpoint to a device: every weight that a program uses is found, compared with what the recipe says,
--- turned into the pool's format, and packed where it takes part in products.
+-- From a checkpoint to a device: every weight that a program uses is found, compared with what the recipe
+-- says, turned into the pool's format, and packed where it takes part in products.
 local err, sym = require "pl.err", require "pl.sym"
 local M = {}
 
 -- Checkpoint tensors that no model computes with.
-local ignored = { "%.rotary_emb%.inv_freq$", "^rope_freqs%.weight$", "^rope_factors_", "%.attn%.bias$", "%.masked_bias$" }
+local ignored = { "%.rotary_emb%.inv_freq$", "^rope_freqs%.weight$", "^rope_factors_", "%.attn%.bias$",
+  "%.masked_bias$" }
 
 local function is_ignored(name, patterns)
   for _, p in ipairs(patterns) do if name:find(p) then return true end end
@@ -17,8 +18,9 @@ local function same(a, b)
   return true
 end
 
---- Compare a traced model with a checkpoint: every weight is there, in the right shape and a known format, and none
---- is left over (a forgotten bias would be a wrong answer, not an error). Returns infos by weight name.
+--- Compare a traced model with a checkpoint: every weight is there, in the right shape and a known format,
+--- and none is left over (a forgotten bias would be a wrong answer, not an error). Returns infos by weight
+--- name.
 function M.check(model, trace, checkpoint)
   local infos, used, wanted = {}, {}, {}
   for _, w in ipairs(model.weight_list) do wanted[checkpoint:name_of(w.weight)] = true end
@@ -26,9 +28,12 @@ function M.check(model, trace, checkpoint)
     local own = checkpoint:name_of(w.weight)
     local i = checkpoint.info(own)
     if not i then checkpoint:missing(w.weight, { file = w.file or model.box.name, line = w.line }, wanted) end
-    if not i.dtype then err.raise_at(w, ("%s has format %s, which perilune does not read"):format(own, tostring(i.format))) end
+    if not i.dtype then
+      err.raise_at(w, ("%s has format %s, which perilune does not read"):format(own, tostring(i.format)))
+    end
     if not same(i.shape, w.shape) then
-      err.raise_at({ file = w.file or model.box.name, line = w.line }, ("weight %s is %s, but the checkpoint has %s"):format(w.weight,
+      err.raise_at({ file = w.file or model.box.name, line = w.line },
+        ("weight %s is %s, but the checkpoint has %s"):format(w.weight,
         sym.sizes(w.shape), sym.sizes(i.shape)), { ("%s in %s"):format(own, checkpoint.path) })
     end
     infos[w.weight], used[own] = i, true
@@ -36,18 +41,21 @@ function M.check(model, trace, checkpoint)
   local left = {}
   local patterns = model.recipe.unused or {}
   for _, name in ipairs(checkpoint.all()) do
-    if not used[name] and not is_ignored(name, ignored) and not is_ignored(name, patterns) and not (name == "lm_head.weight" and model.dims.tied) then
+    if not used[name] and not is_ignored(name, ignored) and not is_ignored(name, patterns)
+      and not (name == "lm_head.weight" and model.dims.tied) then
       left[#left + 1] = name
     end
   end
   if #left > 0 then
-    err.raise_at({ file = model.box.name }, ("the checkpoint has %d weights that the recipe does not use"):format(#left),
+    err.raise_at({ file = model.box.name },
+      ("the checkpoint has %d weights that the recipe does not use"):format(#left),
       { (err.known(left):gsub("^known", "unused")), "if that is right, name them in the recipe's `unused`" })
   end
   return infos
 end
 
--- Rows of each head from pairwise order (0, 1, 2, ...: even and odd members of a pair side by side) to half-split.
+-- Rows of each head from pairwise order (0, 1, 2, ...: even and odd members of a pair side by side) to
+-- half-split.
 local function half_split(abi, n, heads)
   local map, d = abi.array("int32_t", n), n / heads
   for r = 0, n - 1 do
@@ -73,7 +81,8 @@ function M.run(model, trace, pool, checkpoint, dev, progress)
     return y
   end
 
-  -- the largest first: a weight and its source are both in memory for a moment, which costs least at the beginning
+  -- the largest first: a weight and its source are both in memory for a moment, which costs least at the
+  -- beginning
   local order = { unpack(trace.used) }
   table.sort(order, function(a, b)
     local x, y = infos[a.weight], infos[b.weight]
@@ -99,7 +108,8 @@ function M.run(model, trace, pool, checkpoint, dev, progress)
       t = y
     end
     if w.product then
-      local map = checkpoint.format == "gguf" and opts.pairs and half_split(abi, w.shape[1], opts.pairs) or nil
+      local map = checkpoint.format == "gguf" and opts.pairs and half_split(abi, w.shape[1], opts.pairs)
+        or nil
       local y = tensor.handle()
       check(C.pl_dev_pack(dev.ptr, y, t, map, e), { "weight " .. name })
       t:close()

@@ -1,6 +1,7 @@
 -- Models: pl.load(path) -> m:generate { prompt = "..." }, m:logits(...), m:score(...).
 local abi, err, schema = require "pl.abi", require "pl.err", require "pl.schema"
-local recipe, checkpoint, load, program, dev = require "pl.recipe", require "pl.checkpoint", require "pl.load", require "pl.program", require "pl.dev"
+local recipe, checkpoint, load, program, dev = require "pl.recipe", require "pl.checkpoint",
+  require "pl.load", require "pl.program", require "pl.dev"
 local engine, tensor = require "pl.engine", require "pl.tensor"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
@@ -9,17 +10,23 @@ local Model = {}
 Model.__index = Model
 
 local whole = schema.whole
-local fields = { recipe = "string", weights = "string", act = { f32 = true, bf16 = true }, kv = { f32 = true, bf16 = true },
-  batch = whole(1), tokens = whole(1), context = whole(1), threads = whole(0), path = "string", progress = "function" }
+local fields = { recipe = "string", weights = "string", act = { f32 = true, bf16 = true }, kv = { f32 = true,
+  bf16 = true },
+  batch = whole(1), tokens = whole(1), context = whole(1), threads = whole(0), path = "string",
+    progress = "function" }
 
---- Read a model's metadata and trace its recipe; no weights yet. path: a GGUF file, a Hugging Face directory, or a
---- recipe file with o.weights. o: recipe, act, kv, batch, tokens, context, threads, path (of the CPU), progress.
+--- Read a model's metadata and trace its recipe; no weights yet. path: a GGUF file, a Hugging Face directory,
+--- or a recipe file with o.weights. o: recipe, act, kv, batch, tokens, context, threads, path (of the CPU),
+--- progress.
 function M.open(path, o)
   o = schema.check("load", fields, o or {})
   local started = C.pl_now_s()
   local file = path
   if path:find "%.lua$" then
-    if not o.weights then err.raise(("%s is a recipe: it needs weights"):format(path), { "with  --weights MODEL, or pl.load(path, { weights = MODEL })" }) end
+    if not o.weights then
+      err.raise(("%s is a recipe: it needs weights"):format(path),
+        { "with  --weights MODEL, or pl.load(path, { weights = MODEL })" })
+    end
     file, o.recipe = o.weights, path
   end
   local c = checkpoint.open(file)
@@ -27,7 +34,8 @@ function M.open(path, o)
   local fitted = recipe.fit(r, c)
   local trace, pool = recipe.trace(fitted, nil, o)
   local infos = load.check(fitted, trace, c)
-  return setmetatable({ file = file, options = o, started = started, checkpoint = c, recipe = r, fitted = fitted, trace = trace,
+  return setmetatable({ file = file, options = o, started = started, checkpoint = c, recipe = r,
+    fitted = fitted, trace = trace,
     pool = pool, infos = infos, d = fitted.dims, name = r.name }, Model)
 end
 
@@ -40,7 +48,8 @@ function Model:start(context)
   self.weights = load.run(self.fitted, self.trace, pool, self.checkpoint, self.dev, o.progress)
   pool.batch = math.min(pool.batch, pool.tokens)
   self.prog = program.build(self.trace, self.weights, self.dev, pool.tokens, pool.batch)
-  self.engine = engine.open { dev = self.dev, prog = self.prog, cache = self.fitted.cache, kv = pool.kv, context = self.context, batch = pool.batch,
+  self.engine = engine.open { dev = self.dev, prog = self.prog, cache = self.fitted.cache, kv = pool.kv,
+    context = self.context, batch = pool.batch,
     tokens = pool.tokens, vocab = self.trace.vocab, schedule = self.recipe.schedule, box = self.recipe.box }
   self.load_s = C.pl_now_s() - self.started
   return self
@@ -57,7 +66,9 @@ end
 --- Ids of a prompt: a text (with what the model expects in front), or a list of ids as it is.
 function Model:ids(prompt)
   if type(prompt) == "table" then return prompt end
-  if type(prompt) ~= "string" then err.raise(("a prompt is a text or a list of ids, not %s"):format(schema.show(prompt))) end
+  if type(prompt) ~= "string" then
+    err.raise(("a prompt is a text or a list of ids, not %s"):format(schema.show(prompt)))
+  end
   return self:tokenizer():encode(prompt, { bos = true })
 end
 
@@ -107,7 +118,8 @@ function Model:submit(o)
     end
   end
   local room = self.context - #r.ids
-  if room < math.min(1, o.max_tokens or 256) then err.raise(("generate: a prompt of %d tokens, the cache has room for %d"):format(#r.ids, self.context)) end
+  if room < math.min(1, o.max_tokens or 256) then
+    err.raise(("generate: a prompt of %d tokens, the cache has room for %d"):format(#r.ids, self.context)) end
   r.max_tokens = math.min(o.max_tokens or 256, room)
   local request, code = self.engine:submit(r)
   if not request then err.raise(("generate: no room for another request (%s)"):format(code), nil, code) end
@@ -119,10 +131,10 @@ function Model:submit(o)
 end
 function Model:step() return self.engine:step() end
 
---- Generate: { prompt = text or ids, max_tokens =, temperature =, top_p =, top_k =, min_p =, seed =, stop = { ids },
---- ignore_eos =, repetition_penalty =, presence_penalty =, frequency_penalty =, logit_bias = { [id] = x }, logprobs =,
---- stream = function(text) }. Returns { text, ids, finish, prompt_tokens, prefill_s, decode_s, logprobs }, which
---- prints as its text. Ctrl-C ends it early, with finish "cancelled".
+--- Generate: { prompt = text or ids, max_tokens =, temperature =, top_p =, top_k =, min_p =, seed =, stop = {
+--- ids }, ignore_eos =, repetition_penalty =, presence_penalty =, frequency_penalty =, logit_bias = { [id] =
+--- x }, logprobs =, stream = function(text) }. Returns { text, ids, finish, prompt_tokens, prefill_s,
+--- decode_s, logprobs }, which prints as its text. Ctrl-C ends it early, with finish "cancelled".
 function Model:generate(o)
   if type(o) == "string" then o = { prompt = o } end
   local r = self:submit(o)
@@ -132,17 +144,23 @@ function Model:generate(o)
   end
   if r.flush then r.flush() end
   local ok, tok = pcall(self.tokenizer, self)
-  return setmetatable({ text = ok and tok:decode(r.ids) or nil, ids = r.ids, finish = r.finish, prompt_tokens = r.prompt_tokens, logprobs = r.logprobs,
-    prefill_s = r.first_s - r.submitted_s, decode_s = r.last_s - r.first_s }, { __tostring = function(g) return g.text or table.concat(g.ids, ",") end })
+  return setmetatable({ text = ok and tok:decode(r.ids) or nil, ids = r.ids, finish = r.finish,
+    prompt_tokens = r.prompt_tokens, logprobs = r.logprobs,
+    prefill_s = r.first_s - r.submitted_s, decode_s = r.last_s - r.first_s },
+      { __tostring = function(g) return g.text or table.concat(g.ids, ",") end })
 end
 
--- Runs ids through the model in a sequence of its own, in chunks of at most `chunk` tokens. rows(from, n) says how
--- many of a chunk's last rows are wanted; see(row, logits) gets each as float *, row counted from 0 in ids.
+-- Runs ids through the model in a sequence of its own, in chunks of at most `chunk` tokens. rows(from, n)
+-- says how many of a chunk's last rows are wanted; see(row, logits) gets each as float *, row counted from 0
+-- in ids.
 local function run_rows(self, ids, chunk, rows, see)
   if #ids == 0 then err.raise "no tokens" end
-  if #ids > self.context then err.raise(("%d tokens, the cache has room for %d"):format(#ids, self.context)) end
+  if #ids > self.context then err.raise(("%d tokens, the cache has room for %d"):format(#ids,
+    self.context)) end
   for i, id in ipairs(ids) do
-    if type(id) ~= "number" or id < 0 or id >= self.trace.vocab then err.raise(("token %d is %s, want an id below %d"):format(i, tostring(id), self.trace.vocab)) end
+    if type(id) ~= "number" or id < 0 or id >= self.trace.vocab then
+      err.raise(("token %d is %s, want an id below %d"):format(i, tostring(id), self.trace.vocab))
+    end
   end
   local kv, seq, span, b = self.engine.kv, abi.new "int32_t[1]", abi.new "pl_span[1]", abi.new "pl_batch"
   local result = abi.new "pl_tensor[1]" -- borrowed: no finalizer
@@ -157,9 +175,12 @@ local function run_rows(self, ids, chunk, rows, see)
       span[0].seq, span[0].n = seq[0], n
       b.ids, b.rows, b.span, b.n_tokens, b.n_rows, b.n_spans = all + from, list, span, n, want, 1
       local fine, code = check(C.pl_prog_run(self.prog.ptr, kv, b, result, e))
-      if not fine then err.raise(("the cache has no room for %d tokens (%s)"):format(#ids, code), nil, code) end
+      if not fine then err.raise(("the cache has no room for %d tokens (%s)"):format(#ids, code), nil,
+        code) end
       local t = result[0]
-      for i = 0, want - 1 do see(from + n - want + i, abi.cast("float *", t.data) + i * tonumber(t.stride[0])) end
+      for i = 0, want - 1 do
+        see(from + n - want + i, abi.cast("float *", t.data) + i * tonumber(t.stride[0]))
+      end
     end
   end)
   C.pl_kv_seq_free(kv, seq[0])
@@ -169,7 +190,8 @@ end
 --- Logits after the last token of a text or of a list of ids: a tensor [V].
 function Model:logits(prompt)
   local ids, V, y = self:ids(prompt), self.trace.vocab, nil
-  run_rows(self, ids, self.pool.tokens, function(from, n) return from + n == #ids and 1 or 0 end, function(_, logits)
+  run_rows(self, ids, self.pool.tokens, function(from, n) return from + n == #ids and 1 or 0 end,
+    function(_, logits)
     y = tensor.empty { V }
     abi.copy(y.data, logits, V * 4)
   end)
@@ -194,8 +216,8 @@ local function top_of(logits, n, k)
   return list
 end
 
---- How likely a text (or a list of ids) is: { tokens, nll = mean nats over tokens 2..n (nil for one token), nlls,
---- top = { { id, logit }, ... } after the last token, logsumexp of the logits there }.
+--- How likely a text (or a list of ids) is: { tokens, nll = mean nats over tokens 2..n (nil for one token),
+--- nlls, top = { { id, logit }, ... } after the last token, logsumexp of the logits there }.
 function Model:score(prompt, k)
   local ids, V = self:ids(prompt), self.trace.vocab
   local r, sum = { tokens = ids, nlls = {} }, 0
@@ -213,7 +235,8 @@ function Model:score(prompt, k)
   return r
 end
 
---- The weights as real tensors, in the recipe's own tree, for eager calls; packed ones print their shape only.
+--- The weights as real tensors, in the recipe's own tree, for eager calls; packed ones print their shape
+--- only.
 function Model:tree()
   local function walk(t)
     local out = {}
@@ -228,12 +251,15 @@ end
 --- A cache for eager calls (see pl.kv).
 function Model:kv(context)
   local c = self.fitted.cache
-  return require("pl.eager").kv { layers = c.layers, heads = c.heads, key_dim = c.key_dim, value_dim = c.value_dim, page = c.page,
+  return require("pl.eager").kv { layers = c.layers, heads = c.heads, key_dim = c.key_dim,
+    value_dim = c.value_dim, page = c.page,
     context = context or 512, dtype = self.pool.kv }
 end
 
 --- What it takes: figures as `perilune plan` prints them.
-function Model:plan() return require("pl.plan").figures(self.fitted, self.trace, self.pool, self.infos, self.context) end
+function Model:plan()
+  return require("pl.plan").figures(self.fitted, self.trace, self.pool, self.infos, self.context)
+end
 
 --- Give everything back now, in order; the device stays open for other tensors.
 function Model:close()
@@ -246,7 +272,8 @@ function Model:close()
 end
 
 Model.__tostring = function(m)
-  return ("model '%s': %d layers, %d wide, %d tokens, from %s (act %s)"):format(m.name, m.d.layers, m.d.dim, m.trace.vocab, m.file, m.pool.act)
+  return ("model '%s': %d layers, %d wide, %d tokens, from %s (act %s)"):format(m.name, m.d.layers, m.d.dim,
+    m.trace.vocab, m.file, m.pool.act)
 end
 
 return M

@@ -8,8 +8,12 @@ local nn = {}
 local function maybe(w, name) return rawget(w, name) end
 
 --- SwiGLU (or GeGLU) feed-forward: down(act(gate x) * up x).
-function nn.swiglu(x, w) return pl.sum_ranks(op.linear(op.swiglu(op.linear(x, w.gate), op.linear(x, w.up)), w.down)) end
-function nn.geglu(x, w) return pl.sum_ranks(op.linear(op.geglu(op.linear(x, w.gate), op.linear(x, w.up)), w.down)) end
+function nn.swiglu(x, w)
+  return pl.sum_ranks(op.linear(op.swiglu(op.linear(x, w.gate), op.linear(x, w.up)), w.down))
+end
+function nn.geglu(x, w)
+  return pl.sum_ranks(op.linear(op.geglu(op.linear(x, w.gate), op.linear(x, w.up)), w.down))
+end
 
 --- Grouped-query attention with rotary positions; biases and norms of q and k where the weights have them.
 ---   o.rope: rotary settings (default d.rope); o.window: keys that are seen (0: all)
@@ -22,7 +26,8 @@ function nn.gqa(x, w, kv, d, o)
     q, k = op.rms_norm(q, w.q_norm, d.eps), op.rms_norm(k, w.k_norm, d.eps)
   end
   kv:append(op.rope(k, kv.pos, pl.const(freq), turn), v)
-  local y = op.attend(op.rope(q, kv.pos, pl.const(freq), turn), kv, rawget(d, "scale") or d.head_dim ^ -0.5, o and o.window or 0)
+  local y = op.attend(op.rope(q, kv.pos, pl.const(freq), turn), kv, rawget(d, "scale") or d.head_dim ^ -0.5,
+    o and o.window or 0)
   return pl.sum_ranks(op.linear(y:flat(), w.o))
 end
 
@@ -36,7 +41,7 @@ function nn.gqa_cache(d)
   return { layers = d.layers, heads = d.kv_heads, key_dim = d.head_dim, value_dim = d.head_dim, page = 64 }
 end
 
--- Rotary frequencies ---------------------------------------------------------------------------------------------
+-- Rotary frequencies ----------------------------------------------------------------------------------------
 
 local scaling = {}
 function scaling.none(f) return f, 1 end
@@ -64,7 +69,8 @@ function scaling.factors(f, r)
   for j = 1, #f do f[j] = f[j] / r.factors[j] end
   return f, 1
 end
--- YaRN (Peng et al. 2023): a ramp between interpolated and kept frequencies; sine and cosine grow with the factor.
+-- YaRN (Peng et al. 2023): a ramp between interpolated and kept frequencies; sine and cosine grow with the
+-- factor.
 function scaling.yarn(f, r)
   local D, theta = r.dim, r.theta
   local function turns(beta) return D * math.log(r.from / (2 * math.pi * beta)) / (2 * math.log(theta)) end
@@ -96,8 +102,8 @@ function nn.freqs(r)
   return t[1], t[2]
 end
 
---- Rotary settings as a checkpoint states them. base: the frequency base if the metadata has none; key: where newer
---- configs keep them (rope_parameters).
+--- Rotary settings as a checkpoint states them. base: the frequency base if the metadata has none; key: where
+--- newer configs keep them (rope_parameters).
 function nn.rope_settings(m, dim, base, key)
   local r = { dim = dim, theta = m:num("rope_theta", "rope.freq_base", base) }
   local s = m:get("rope_scaling", nil) or m:get(key or "rope_parameters", nil)
@@ -105,7 +111,8 @@ function nn.rope_settings(m, dim, base, key)
     s = { type = m:get(nil, "rope.scaling.type"), factor = m:get(nil, "rope.scaling.factor"),
       original_max_position_embeddings = m:get(nil, "rope.scaling.original_context_length"),
       attention_factor = m:get(nil, "rope.scaling.attn_factor"),
-      beta_fast = m:get(nil, "rope.scaling.yarn_beta_fast"), beta_slow = m:get(nil, "rope.scaling.yarn_beta_slow") }
+      beta_fast = m:get(nil, "rope.scaling.yarn_beta_fast"), beta_slow = m:get(nil,
+        "rope.scaling.yarn_beta_slow") }
   end
   if type(s) == "table" then
     if s.rope_theta then r.theta = s.rope_theta end
@@ -116,25 +123,32 @@ function nn.rope_settings(m, dim, base, key)
       r.scaling, r.factor, r.low, r.high = "llama3", s.factor, s.low_freq_factor, s.high_freq_factor
       r.from = s.original_max_position_embeddings
     elseif kind == "yarn" then
-      r.scaling, r.factor, r.fast, r.slow, r.turn = "yarn", s.factor, s.beta_fast, s.beta_slow, s.attention_factor
+      r.scaling, r.factor, r.fast, r.slow, r.turn = "yarn", s.factor, s.beta_fast, s.beta_slow,
+        s.attention_factor
       r.from = s.original_max_position_embeddings or m:num("max_position_embeddings", "context_length")
       r.truncate = s.truncate
     elseif kind ~= "default" and kind ~= "none" then
-      err.raise(("rope scaling '%s' is not known"):format(tostring(kind)), { err.known { "default", "linear", "llama3", "yarn" } })
+      err.raise(("rope scaling '%s' is not known"):format(tostring(kind)), { err.known { "default", "linear",
+        "llama3", "yarn" } })
     end
-    if r.scaling and type(r.factor) ~= "number" then err.raise(("rope scaling '%s' states no factor"):format(kind)) end
+    if r.scaling and type(r.factor) ~= "number" then
+      err.raise(("rope scaling '%s' states no factor"):format(kind))
+    end
   end
   if m:has "rope_freqs.weight" then r.scaling, r.factors = "factors", m:values "rope_freqs.weight" end
   return r
 end
 
--- The llama family ------------------------------------------------------------------------------------------------
+-- The llama family ------------------------------------------------------------------------------------------
 
---- Dims as the metadata of a llama-like checkpoint states them; more: fields that the recipe adds or replaces.
+--- Dims as the metadata of a llama-like checkpoint states them; more: fields that the recipe adds or
+--- replaces.
 function nn.llama_dims(m, more)
-  local dim, heads = m:int("hidden_size", "embedding_length"), m:int("num_attention_heads", "attention.head_count")
+  local dim, heads = m:int("hidden_size", "embedding_length"), m:int("num_attention_heads",
+    "attention.head_count")
   local d = {
-    vocab = m:shape("model.embed_tokens.weight")[1], dim = dim, layers = m:int("num_hidden_layers", "block_count"),
+    vocab = m:shape("model.embed_tokens.weight")[1], dim = dim, layers = m:int("num_hidden_layers",
+      "block_count"),
     heads = heads, kv_heads = m:int("num_key_value_heads", "attention.head_count_kv", heads),
     head_dim = m:int("head_dim", "attention.key_length", dim / heads),
     ffn = m:int("intermediate_size", "feed_forward_length"),
@@ -150,8 +164,8 @@ function nn.llama_dims(m, more)
   return pl.dims(d)
 end
 
---- Attention weights of layer i. o.bias: q, k, v have biases; o.norm: q and k have norms; o.pairs: GGUF files hold
---- the rows of q and k pairwise; o.plus: added to Hugging Face norms.
+--- Attention weights of layer i. o.bias: q, k, v have biases; o.norm: q and k have norms; o.pairs: GGUF files
+--- hold the rows of q and k pairwise; o.plus: added to Hugging Face norms.
 function nn.attn_weights(d, p, o)
   local q, k = d.heads * d.head_dim, d.kv_heads * d.head_dim
   local a = {

@@ -1,9 +1,9 @@
--- Ops: one Lua function per prototype of core/pl_ops.h, made from the header's own text. On symbols it checks shapes
--- and records; on tensors it allocates the result and calls the C function of the same name.
---
--- Arguments are the prototype's, in its order, without the stream, the outputs and err: `op.rms_norm(x, w, eps)`.
--- `act` is filled in from the pool's choice for the weight's class, `layer` by pl.each_layer; a kv argument is the kv
--- object that forward was given. A tensor marked `?` may be nil, and attributes named in `defaults` may be left out.
+-- Ops: one Lua function per prototype of core/pl_ops.h, made from the header's own text. On symbols it checks
+-- shapes and records; on tensors it allocates the result and calls the C function of the same name.
+-- Arguments are the prototype's, in its order, without the stream, the outputs and err: `op.rms_norm(x, w,
+-- eps)`. `act` is filled in from the pool's choice for the weight's class, `layer` by pl.each_layer; a kv
+-- argument is the kv object that forward was given. A tensor marked `?` may be nil, and attributes named in
+-- `defaults` may be left out.
 local err, sym = require "pl.err", require "pl.sym"
 local M, list, order = {}, {}, {}
 
@@ -20,10 +20,12 @@ local function side(text)
   return t
 end
 
-local kinds = { { "^pl_stream %*", "stream" }, { "^pl_err %*", "err" }, { "^pl_kv %*", "kv" }, { "^pl_coll %*", "coll" },
+local kinds = { { "^pl_stream %*", "stream" }, { "^pl_err %*", "err" }, { "^pl_kv %*", "kv" },
+  { "^pl_coll %*", "coll" },
   { "^const pl_tensor %*", "in" }, { "^pl_tensor %*", "out" }, { "^int ", "int" }, { "^float ", "float" } }
 
--- params: all of the prototype, for the eager call; takes: what the Lua caller passes; attrs: numbers, in order
+-- params: all of the prototype, for the eager call; takes: what the Lua caller passes; attrs: numbers, in
+-- order
 local function parse(header)
   for doc, name, args in header:gmatch "/%*(.-)%*/%s*int pl_([%w_]+)%((.-)%);" do
     local sig = doc:match "\n %*   ([^\n]-)%s*$"
@@ -80,7 +82,8 @@ local function notes(o, args)
   for _, p in ipairs(o.takes) do
     if p.kind == "in" and args[p.name] ~= nil then
       local a = args[p.name]
-      n[#n + 1] = ("%-6s %s"):format(p.name, is_tensor(a) and (sym.is(a) and tostring(a) or a:describe()) or what(a))
+      n[#n + 1] = ("%-6s %s"):format(p.name, is_tensor(a) and (sym.is(a) and tostring(a) or a:describe())
+        or what(a))
     end
   end
   n[#n + 1] = "sign   " .. o.sig
@@ -91,29 +94,37 @@ end
 -- Arguments by name, checked for kind.
 local function arguments(o, n, ...)
   local args = {}
-  if n > #o.takes then err.raise(("%s: %d arguments, want at most %d"):format(o.name, n, #o.takes), { usage(o) }) end
+  if n > #o.takes then
+    err.raise(("%s: %d arguments, want at most %d"):format(o.name, n, #o.takes), { usage(o) })
+  end
   for i, p in ipairs(o.takes) do args[p.name] = (select(i, ...)) end
   for i, p in ipairs(o.takes) do
     local a = args[p.name]
     if p.kind == "in" then
-      if a == nil and p.spec.optional then -- absent
-      elseif not is_tensor(a) then
-        err.raise(("%s: argument %d (%s) is %s, want a tensor"):format(o.name, i, p.name, what(a)), notes(o, args))
+      if not is_tensor(a) and not (a == nil and p.spec.optional) then
+        err.raise(("%s: argument %d (%s) is %s, want a tensor"):format(o.name, i, p.name, what(a)),
+          notes(o, args))
       end
     elseif p.kind == "kv" then
-      if not is_kv(a) then err.raise(("%s: argument %d (%s) is %s, want the cache"):format(o.name, i, p.name, what(a)), notes(o, args)) end
+      if not is_kv(a) then
+        err.raise(("%s: argument %d (%s) is %s, want the cache"):format(o.name, i, p.name, what(a)),
+          notes(o, args))
+      end
     elseif a == nil and p.default ~= nil then
       args[p.name] = p.default
     elseif type(a) ~= "number" then
-      err.raise(("%s: argument %d (%s) is %s, want a number"):format(o.name, i, p.name, what(a)), { usage(o) })
+      err.raise(("%s: argument %d (%s) is %s, want a number"):format(o.name, i, p.name, what(a)),
+        { usage(o) })
     elseif p.kind == "int" and a % 1 ~= 0 then
-      err.raise(("%s: argument %d (%s) is %s, want a whole number"):format(o.name, i, p.name, tostring(a)), { usage(o) })
+      err.raise(("%s: argument %d (%s) is %s, want a whole number"):format(o.name, i, p.name, tostring(a)),
+        { usage(o) })
     end
   end
   return args
 end
 
--- Sizes that letters stand for: bound by the inputs in order (and the cache), and the same wherever they occur.
+-- Sizes that letters stand for: bound by the inputs in order (and the cache), and the same wherever they
+-- occur.
 local function unify(o, args, shape_of)
   local bound, by = {}, {}
   if args.kv then
@@ -126,14 +137,16 @@ local function unify(o, args, shape_of)
       local shape, lead = shape_of(a), 0
       if p.dims[1] == "..." then lead = #shape - #p.dims + 1 end
       if lead < 1 and p.dims[1] == "..." or #shape < #p.dims or lead == 0 and #shape > #p.dims then
-        err.raise(("%s: %s has %d dimensions, want %s%d"):format(o.name, p.name, #shape, p.dims[1] == "..." and "at least " or "",
+        err.raise(("%s: %s has %d dimensions, want %s%d"):format(o.name, p.name, #shape, p.dims[1] == "..."
+          and "at least " or "",
           #p.dims), notes(o, args))
       end
       local function bind(letter, size)
         if bound[letter] == nil then
           bound[letter], by[letter] = size, p.name
         elseif bound[letter] ~= size then
-          err.raise(("%s: %s is %s but %s = %s from %s"):format(o.name, p.name, sym.sizes(shape), letter:match "^%." and "a leading size" or letter,
+          err.raise(("%s: %s is %s but %s = %s from %s"):format(o.name, p.name, sym.sizes(shape),
+            letter:match "^%." and "a leading size" or letter,
             tostring(bound[letter]), by[letter]), notes(o, args))
         end
       end
@@ -156,7 +169,8 @@ local function out_shape(o, p, bound)
       for j = 1, bound[".n"] do s[#s + 1] = bound["." .. j] end
     else
       if bound[c] == nil then
-        err.raise(("%s: the size %s of %s is not known; on one rank use pl.sum_ranks"):format(o.name, c, p.name), { "sign   " .. o.sig })
+        err.raise(("%s: the size %s of %s is not known; on one rank use pl.sum_ranks"):format(o.name, c,
+          p.name), { "sign   " .. o.sig })
       end
       s[#s + 1] = bound[c]
     end
@@ -164,26 +178,33 @@ local function out_shape(o, p, bound)
   return s
 end
 
--- Sharding: ranks share the `cut` axis of a weight. A product over a shared axis leaves a partial sum on every rank;
--- everything but add, and linear with the right weight, works on each rank's own part.
+-- Sharding: ranks share the `cut` axis of a weight. A product over a shared axis leaves a partial sum on
+-- every rank; everything but add, and linear with the right weight, works on each rank's own part.
 local sharding = {}
 function sharding.linear(o, args, y)
   local x, w = args.x, args.w
   local x_cut = x.cut == #x.shape
-  if w.cut == 2 and not x_cut then err.raise("linear: w is shared along K, but x is whole", notes(o, args)) end
+  if w.cut == 2 and not x_cut then
+    err.raise("linear: w is shared along K, but x is whole", notes(o, args))
+  end
   if x_cut and w.cut ~= 2 then err.raise("linear: x is shared along K, but w is not", notes(o, args)) end
   if w.cut == 1 then y.cut = 2 elseif w.cut == 2 then y.partial = true end
-  if y.partial and args.b then err.raise("linear: a bias on a partial sum would be added once per rank", notes(o, args)) end
+  if y.partial and args.b then
+    err.raise("linear: a bias on a partial sum would be added once per rank", notes(o, args))
+  end
 end
 function sharding.add(o, args, y)
   local a, b = args.a, args.b
   if (a.partial or false) ~= (b.partial or false) then
-    err.raise("add: one side is a partial sum, the other is whole; use pl.sum_ranks on the partial side", notes(o, args))
+    err.raise("add: one side is a partial sum, the other is whole; use pl.sum_ranks on the partial side",
+      notes(o, args))
   end
   y.partial, y.cut = a.partial, a.cut
 end
 function sharding.rms_norm(o, args, y)
-  if args.x.cut == #args.x.shape then err.raise("rms_norm: the axis of x is shared among ranks", notes(o, args)) end
+  if args.x.cut == #args.x.shape then
+    err.raise("rms_norm: the axis of x is shared among ranks", notes(o, args))
+  end
   y.cut = args.x.cut
 end
 
@@ -195,11 +216,13 @@ local function traced(o, args)
   for _, p in ipairs(o.ins) do
     local a = args[p.name]
     if a and a.partial and o.name ~= "add" and o.name ~= "sum_ranks" then
-      err.raise(("%s: %s is a partial sum; wrap it in pl.sum_ranks first"):format(o.name, p.name), notes(o, args))
+      err.raise(("%s: %s is a partial sum; wrap it in pl.sum_ranks first"):format(o.name, p.name),
+        notes(o, args))
     end
     local want = integers[p.name] and "i32"
     if a and (a.dtype == "i32") ~= (want == "i32") then
-      err.raise(("%s: %s holds %s, want %s"):format(o.name, p.name, a.dtype, want or "numbers"), notes(o, args))
+      err.raise(("%s: %s holds %s, want %s"):format(o.name, p.name, a.dtype, want or "numbers"),
+        notes(o, args))
     end
   end
   local _, line = err.where()

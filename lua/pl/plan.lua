@@ -1,5 +1,5 @@
--- What a model will need, before any of it is loaded: bytes of weights per class and format, cache bytes per token,
--- activations of a step.
+-- What a model will need, before any of it is loaded: bytes of weights per class and format, cache bytes per
+-- token, activations of a step.
 local abi, program = require "pl.abi", require "pl.program"
 local C = abi.C
 local M = {}
@@ -16,10 +16,11 @@ local function held(w, pool, stored)
   return n / C.pl_dtype_block(dtype) * C.pl_dtype_bytes(dtype), format
 end
 
---- Figures of a traced model. infos: what a checkpoint says of each weight (pl.load.check), or nil: then "stored"
---- counts as bf16. context: tokens of cache to count, per sequence of the batch.
+--- Figures of a traced model. infos: what a checkpoint says of each weight (pl.load.check), or nil: then
+--- "stored" counts as bf16. context: tokens of cache to count, per sequence of the batch.
 function M.figures(model, trace, pool, infos, context)
-  local p = { recipe = model.name, pool = pool.name, act = pool.act, weights = {}, weight_bytes = 0, parameters = 0, ops = #trace.ops }
+  local p = { recipe = model.name, pool = pool.name, act = pool.act, weights = {}, weight_bytes = 0,
+    parameters = 0, ops = #trace.ops }
   local rows = {}
   for _, w in ipairs(trace.used) do
     local info = infos and infos[w.weight]
@@ -40,10 +41,12 @@ function M.figures(model, trace, pool, infos, context)
   end)
   local o = abi.new "pl_kv_opts"
   local c = model.cache
-  o.layers, o.heads, o.key_dim, o.value_dim, o.page, o.dtype = c.layers, c.heads, c.key_dim, c.value_dim, c.page, abi.dtype[pool.kv]
+  o.layers, o.heads, o.key_dim, o.value_dim, o.page, o.dtype = c.layers, c.heads, c.key_dim, c.value_dim,
+    c.page, abi.dtype[pool.kv]
   p.cache_format, p.page = pool.kv, c.page
   p.cache_bytes_per_token = tonumber(C.pl_kv_page_bytes(o)) / c.page
-  p.context = context or pool.context or rawget(model.dims, "context") and math.min(model.dims.context, 4096) or 4096
+  p.context = context or pool.context or rawget(model.dims, "context") and math.min(model.dims.context, 4096)
+    or 4096
   p.batch, p.tokens = pool.batch, pool.tokens
   p.cache_bytes = math.ceil(p.context / c.page) * c.page * pool.batch * p.cache_bytes_per_token
   local prog = program.build(trace, nil, nil, pool.tokens, math.min(pool.batch, pool.tokens))
@@ -63,15 +66,19 @@ M.size = size
 
 --- The figures as a table of lines.
 function M.text(p)
-  local out = { ("%s, pool '%s': %d ops, %.1fM parameters, act %s"):format(p.recipe, p.pool, p.ops, p.parameters / 1e6, p.act) }
+  local out = { ("%s, pool '%s': %d ops, %.1fM parameters, act %s"):format(p.recipe, p.pool, p.ops,
+    p.parameters / 1e6, p.act) }
   out[2] = ("  %-8s %-6s %8s %12s %10s"):format("class", "format", "weights", "parameters", "bytes")
   for _, w in ipairs(p.weights) do
-    out[#out + 1] = ("  %-8s %-6s %8d %12d %10s"):format(w.class, w.format, w.weights, w.parameters, size(w.bytes))
+    out[#out + 1] = ("  %-8s %-6s %8d %12d %10s"):format(w.class, w.format, w.weights, w.parameters,
+      size(w.bytes))
   end
   out[#out + 1] = ("  weights      %10s"):format(size(p.weight_bytes))
-  out[#out + 1] = ("  cache        %10s  %s, %d bytes a token, %d x %d tokens"):format(size(p.cache_bytes), p.cache_format,
+  out[#out + 1] = ("  cache        %10s  %s, %d bytes a token, %d x %d tokens"):format(size(p.cache_bytes),
+    p.cache_format,
     p.cache_bytes_per_token, p.batch, p.context)
-  out[#out + 1] = ("  activations  %10s  steps of up to %d tokens, %d rows"):format(size(p.activation_bytes), p.tokens, math.min(p.batch, p.tokens))
+  out[#out + 1] = ("  activations  %10s  steps of up to %d tokens, %d rows"):format(size(p.activation_bytes),
+    p.tokens, math.min(p.batch, p.tokens))
   out[#out + 1] = ("  together     %10s"):format(size(p.total_bytes))
   return table.concat(out, "\n")
 end

@@ -1,5 +1,5 @@
--- Scheduling policies: who goes next. A policy reads records that live in C and appends to a plan that C checks; it
--- can be unfair, it cannot corrupt memory. The state `s` is made by pl.engine.
+-- Scheduling policies: who goes next. A policy reads records that live in C and appends to a plan that C
+-- checks; it can be unfair, it cannot corrupt memory. The state `s` is made by pl.engine.
 local M = {}
 
 --- Every running request gets its token; what is left of the step goes to prompts, first come first served.
@@ -11,15 +11,16 @@ function M.decode_first(s)
   end
 end
 
---- A function that runs one step's policy: the recipe's, or decode_first where that one fails. counter.failures
---- counts; the first failure is told once.
+--- A function that runs one step's policy: the recipe's, or decode_first where that one fails.
+--- counter.failures counts; the first failure is told once.
 function M.runner(schedule, box, counter)
   if not schedule or schedule == M.decode_first then return M.decode_first end
   return function(s)
     local ok, e = pcall(box.step, box, schedule, s)
     if ok then return end
     if counter.failures == 0 then
-      io.stderr:write("perilune: the recipe's schedule failed, decode_first takes its place\n", tostring(e), "\n")
+      io.stderr:write("perilune: the recipe's schedule failed, decode_first takes its place\n", tostring(e),
+        "\n")
     end
     counter.failures = counter.failures + 1
     M.decode_first(s)

@@ -19,12 +19,15 @@ local fields = {
 local methods = {}
 local mt = { __index = methods, __metatable = false }
 
---- pl.pool { act =, kv =, weights = { class = format, rest = format }, batch =, tokens =, context =, threads = }
+--- pl.pool { act =, kv =, weights = { class = format, rest = format }, batch =, tokens =, context =, threads
+--- = }
 function M.new(t)
   local p = schema.check("pool", fields, t)
   local w = {}
   for c, f in pairs(p.weights or {}) do
-    if not formats[f] then err.raise(("pool.weights.%s: %s, want one of bf16 f32 stored"):format(tostring(c), schema.show(f))) end
+    if not formats[f] then
+      err.raise(("pool.weights.%s: %s, want one of bf16 f32 stored"):format(tostring(c), schema.show(f)))
+    end
     w[c] = f
   end
   if not p.weights then w.rest = "stored" end
@@ -57,7 +60,8 @@ function methods:check_classes(list)
       local names = err.names(known)
       table.sort(names)
       local near = err.closest(c, names)
-      err.raise_at(self, ("pool '%s': no weights of class '%s'"):format(self.name, c) .. (near and (", did you mean '%s'?"):format(near) or ""), { err.known(names) })
+      err.raise_at(self, ("pool '%s': no weights of class '%s'"):format(self.name, c)
+        .. (near and (", did you mean '%s'?"):format(near) or ""), { err.known(names) })
     end
   end
   for _, w in ipairs(list) do
@@ -74,5 +78,6 @@ end
 
 function methods:act_of() return self.act end
 
-setmetatable(methods, { __index = function(_, k) if type(k) == "string" and not fields[k] and k ~= "name" and k ~= "file" and k ~= "line" then err.unknown("pool", k, err.names(fields)) end end })
+setmetatable(methods, { __index = function(_, k) if type(k) == "string" and not fields[k] and k ~= "name"
+  and k ~= "file" and k ~= "line" then err.unknown("pool", k, err.names(fields)) end end })
 return M

@@ -19,7 +19,8 @@ local fields = { "name", "dims", "weights", "forward",
 local whole = schema.whole
 local cache_fields = { "layers", "heads", "key_dim", "value_dim",
   layers = whole(1), heads = whole(1), key_dim = whole(1), value_dim = whole(1),
-  page = function(v) return (type(v) ~= "number" or v < 16 or v % 16 ~= 0) and schema.show(v) .. ", want a multiple of 16" or nil end }
+  page = function(v) return (type(v) ~= "number" or v < 16 or v % 16 ~= 0) and schema.show(v)
+    .. ", want a multiple of 16" or nil end }
 
 local made = setmetatable({}, { __mode = "k" }) -- what pl.recipe returned
 
@@ -28,10 +29,14 @@ function M.new(t)
   local r = schema.check("recipe", fields, t)
   r.pools = r.pools or { all = pool.new {} }
   for name, p in pairs(r.pools) do
-    if type(p) ~= "table" or not p.weights then err.raise(("recipe.pools.%s: %s, want pl.pool { ... }"):format(tostring(name), schema.show(p))) end
+    if type(p) ~= "table" or not p.weights then
+      err.raise(("recipe.pools.%s: %s, want pl.pool { ... }"):format(tostring(name), schema.show(p)))
+    end
   end
   for format in pairs(r.serves or {}) do
-    if format ~= "gguf" and format ~= "hf" then err.unknown("recipe.serves", tostring(format), { "gguf", "hf" }) end
+    if format ~= "gguf" and format ~= "hf" then
+      err.unknown("recipe.serves", tostring(format), { "gguf", "hf" })
+    end
   end
   made[r] = true
   return r
@@ -39,7 +44,8 @@ end
 
 --- pl.integrity { check =, on_mismatch = }
 function M.integrity(t)
-  return schema.check("integrity", { check = { off = true, pages = true }, on_mismatch = { abort_request = true, stop_engine = true } }, t)
+  return schema.check("integrity", { check = { off = true, pages = true },
+    on_mismatch = { abort_request = true, stop_engine = true } }, t)
 end
 
 --- Run a recipe's text under the name that errors show.
@@ -48,7 +54,8 @@ function M.load_text(text, name, limits)
   local box = sandbox.new({ pl = pl.for_recipes, ["pl.nn"] = require "pl.nn" }, limits)
   local r = box:call(box:load(text, name))
   if type(r) ~= "table" or not made[r] then
-    error(err.new("a recipe returns pl.recipe { ... }, not " .. (r == nil and "nothing" or "a " .. type(r)), nil, name, 1), 0)
+    error(err.new("a recipe returns pl.recipe { ... }, not " .. (r == nil and "nothing" or "a " .. type(r)),
+      nil, name, 1), 0)
   end
   r.box, r.file = box, name
   return r
@@ -92,23 +99,31 @@ function M.find(meta)
     { "recipes: " .. table.concat(names, " "), "another one can be named with --recipe" }), 0)
 end
 
---- Fit a recipe to dims: meta is a checkpoint's metadata, or nil (then the dims are the pinned or example ones).
---- Returns { recipe, dims, weights, weight_list, cache, forward, box }.
+--- Fit a recipe to dims: meta is a checkpoint's metadata, or nil (then the dims are the pinned or example
+--- ones). Returns { recipe, dims, weights, weight_list, cache, forward, box }.
 function M.fit(r, meta, dims)
   local box = r.box
   local d = dims or r.dims
   if type(d) == "function" then
     if meta then d = box:call(d, meta) else d = r.example end
-    if not d then error(err.new(("recipe '%s' takes its dims from a checkpoint, and has no example"):format(r.name), nil, r.file, 1), 0) end
+    if not d then
+      error(err.new(("recipe '%s' takes its dims from a checkpoint, and has no example"):format(r.name), nil,
+        r.file, 1), 0)
+    end
   end
-  if type(d) ~= "table" then err.raise_at(r.dims, ("dims: %s, want pl.dims { ... }"):format(schema.show(d))) end
+  if type(d) ~= "table" then
+    err.raise_at(r.dims, ("dims: %s, want pl.dims { ... }"):format(schema.show(d)))
+  end
   local tree = box:call(r.weights, d)
-  if type(tree) ~= "table" then err.raise_at(r.weights, ("weights returned %s, want a table"):format(schema.show(tree))) end
+  if type(tree) ~= "table" then
+    err.raise_at(r.weights, ("weights returned %s, want a table"):format(schema.show(tree)))
+  end
   local cache = r.cache or require("pl.nn").gqa_cache
   if type(cache) == "function" then cache = box:call(cache, d) end
   cache = schema.check("cache", cache_fields, cache)
   cache.page = cache.page or 64
-  return { recipe = r, name = r.name, dims = d, weights = tree, weight_list = box:call(weights.list, tree), cache = cache,
+  return { recipe = r, name = r.name, dims = d, weights = tree, weight_list = box:call(weights.list, tree),
+    cache = cache,
     forward = r.forward, box = box }
 end
 

@@ -1,6 +1,6 @@
--- The REPL. At a terminal: a prompt, history, completion, lines that go on until the chunk is whole; Ctrl-C ends a
--- generation, not the process. From a pipe: lines are read and run without a prompt. An error never ends it.
--- `perilune FILE [ARG...]` runs a file with the same environment.
+-- The REPL. At a terminal: a prompt, history, completion, lines that go on until the chunk is whole; Ctrl-C
+-- ends a generation, not the process. From a pipe: lines are read and run without a prompt. An error never
+-- ends it. `perilune FILE [ARG...]` runs a file with the same environment.
 local abi, err = require "pl.abi", require "pl.err"
 local C = abi.C
 local M = {}
@@ -30,7 +30,8 @@ local function show(v)
     parts[i] = type(x) == "table" and "{...}" or tostring(show(x))
   end
   local keys = {}
-  for k in pairs(v) do if type(k) ~= "number" or k % 1 ~= 0 or k < 1 or k > #v then keys[#keys + 1] = k end end
+  for k in pairs(v) do if type(k) ~= "number" or k % 1 ~= 0 or k < 1 or k > #v then
+    keys[#keys + 1] = k end end
   table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
   for _, k in ipairs(keys) do
     n = n + 1
@@ -38,7 +39,8 @@ local function show(v)
       parts[#parts + 1] = "..."
       break
     end
-    parts[#parts + 1] = ("%s = %s"):format(tostring(k), type(v[k]) == "table" and not (getmetatable(v[k]) or {}).__tostring and "{...}" or tostring(show(v[k])))
+    parts[#parts + 1] = ("%s = %s"):format(tostring(k), type(v[k]) == "table" and not (getmetatable(v[k])
+      or {}).__tostring and "{...}" or tostring(show(v[k])))
   end
   return "{ " .. table.concat(parts, ", ") .. " }"
 end
@@ -54,10 +56,13 @@ local function print_all(n, ...)
 end
 
 -- Does this text need more lines?
-local function unfinished(msg) return msg:find("<eof>", 1, true) ~= nil or msg:find "unfinished %a+ %a+ near '<eof>'" ~= nil end
+local function unfinished(msg)
+  return msg:find("<eof>", 1, true) ~= nil or msg:find "unfinished %a+ %a+ near '<eof>'" ~= nil
+end
 
 local count = 0
--- Compile as an expression, as statements with an expression after the last semicolon, or as statements. Returns a function, or nil and a message.
+-- Compile as an expression, as statements with an expression after the last semicolon, or as statements.
+-- Returns a function, or nil and a message.
 local function compile(text, env)
   count = count + 1
   local name = "stdin" .. count
@@ -96,21 +101,25 @@ local function run(f)
   return done(xpcall(f, handler))
 end
 
--- Completion -------------------------------------------------------------------------------------------------------
+-- Completion ------------------------------------------------------------------------------------------------
 
-local model_words = { "generate", "logits", "score", "ids", "plan", "tokenizer", "tree", "kv", "close", "submit", "step" }
-local tensor_words = { "slice", "reshape", "split", "heads", "flat", "values", "at", "to", "type", "size", "describe", "close" }
+local model_words = { "generate", "logits", "score", "ids", "plan", "tokenizer", "tree", "kv", "close",
+  "submit", "step" }
+local tensor_words = { "slice", "reshape", "split", "heads", "flat", "values", "at", "to", "type", "size",
+  "describe", "close" }
 
 -- Words that can be completed: globals of the session, fields of pl, ops, methods of what its variables hold.
 local function words(env)
   local set = {}
   for k, v in pairs(env) do
     set[k] = true
-    local methods = type(v) == "cdata" and tensor_words or type(v) == "table" and rawget(v, "fitted") and model_words
+    local methods = type(v) == "cdata" and tensor_words or type(v) == "table" and rawget(v, "fitted")
+      and model_words
     for _, m in ipairs(methods or {}) do set[k .. ":" .. m] = true end
   end
   for _, k in ipairs(err.names(_G)) do set[k] = true end
-  for _, k in ipairs { "load", "tensor", "zeros", "scope", "kv", "device", "version", "dims", "weight", "each_layer", "const", "recipe", "pool" } do
+  for _, k in ipairs { "load", "tensor", "zeros", "scope", "kv", "device", "version", "dims", "weight",
+    "each_layer", "const", "recipe", "pool" } do
     set["pl." .. k] = true
   end
   for _, o in ipairs(require("pl.op").all()) do set["op." .. o.name], set["pl.op." .. o.name] = true, true end
@@ -123,7 +132,7 @@ local function words(env)
   return table.concat(list, "\n")
 end
 
--- Input ------------------------------------------------------------------------------------------------------------
+-- Input -----------------------------------------------------------------------------------------------------
 
 local function history_file()
   local home = os.getenv "HOME"
@@ -148,7 +157,8 @@ end
 local function interactive(env)
   local file, dir = history_file()
   if file then C.pl_line_history(file, false) end
-  print(("perilune %s   %s   pl.load(path), op.NAME(...), Ctrl-D to leave"):format(abi.version(), require("pl.dev").get():describe()))
+  print(("perilune %s   %s   pl.load(path), op.NAME(...), Ctrl-D to leave"):format(abi.version(),
+    require("pl.dev").get():describe()))
   local text
   while true do
     local line = read_edited(text and ">> " or "> ", env)
@@ -173,13 +183,13 @@ local function interactive(env)
 end
 
 local function piped(env)
-  local text, ok
+  local text
   for line in io.lines() do
     text = text and text .. "\n" .. line or line
     local f, msg = compile(text, env)
     if f then
       text = nil
-      if not run(f) then ok = false end
+      run(f)
     elseif not unfinished(msg) then
       text = nil
       io.stderr:write((msg:gsub("^[^:]*:(%d+): ", "line %1: ")), "\n")
@@ -199,7 +209,7 @@ local function file(args, env)
   local chunk, msg = loadstring(text, "@" .. path)
   if not chunk then error(err.new(msg), 0) end
   err.register(path, text)
-  arg = { [0] = path, unpack(args, 2) }
+  _G.arg = { [0] = path, unpack(args, 2) }
   setfenv(chunk, env)
   local ok, e = xpcall(function() return chunk(unpack(args, 2)) end, handler)
   if ok then return 0 end

@@ -1,6 +1,6 @@
--- Where recipes run: no io, os, ffi, debug, jit or bytecode; bounded library functions; limits on instructions, time
--- and memory that pcall, xpcall and coroutines cannot swallow (the limit error is sticky: they raise it again).
--- A compiled loop would ignore the count hook, so that recipe code is never compiled.
+-- Where recipes run: no io, os, ffi, debug, jit or bytecode; bounded library functions; limits on
+-- instructions, time and memory that pcall, xpcall and coroutines cannot swallow (the limit error is sticky:
+-- they raise it again). A compiled loop would ignore the count hook, so that recipe code is never compiled.
 local err = require "pl.err"
 local jit = require "jit"
 local string, table, math, coroutine = string, table, math, coroutine
@@ -15,8 +15,8 @@ local MAX_STEPS = 2 ^ 27 -- steps that a pattern may take at worst
 
 local function refuse(what, why) err.raise(("%s: %s"):format(what, why)) end
 
--- The worst that matching can cost: one loop over the subject per quantifier, and one for the start. Real patterns
--- of recipes are far below the limit; `.-.-.-x` on a long text is above it.
+-- The worst that matching can cost: one loop over the subject per quantifier, and one for the start. Real
+-- patterns of recipes are far below the limit; `.-.-.-x` on a long text is above it.
 local function check_pattern(what, s, pattern)
   if type(s) == "number" then s = tostring(s) end
   if type(s) ~= "string" then refuse(what, ("subject is a %s, want a string"):format(type(s))) end
@@ -36,11 +36,15 @@ end
 
 local function bounded_string()
   local s = {}
-  for _, name in ipairs { "byte", "char", "len", "lower", "upper", "reverse", "sub" } do s[name] = string[name] end
+  for _, name in ipairs { "byte", "char", "len", "lower", "upper", "reverse", "sub" } do
+    s[name] = string[name]
+  end
   function s.rep(text, n, sep)
     text, sep = tostring(text), sep and tostring(sep) or ""
     if type(n) ~= "number" then refuse("rep", "count is a " .. type(n) .. ", want a number") end
-    if (#text + #sep) * n > MAX_TEXT then refuse("rep", ("%d bytes %g times, want at most %d bytes in all"):format(#text + #sep, n, MAX_TEXT)) end
+    if (#text + #sep) * n > MAX_TEXT then
+      refuse("rep", ("%d bytes %g times, want at most %d bytes in all"):format(#text + #sep, n, MAX_TEXT))
+    end
     if n > MAX_TEXT then return "" end
     return string.rep(text, n, sep)
   end
@@ -80,7 +84,9 @@ local function bounded_string()
     else
       with = tostring(with)
       local copies = select(2, string.gsub(with, "%%%d", ""))
-      if (#text + 1) * (#with + copies * #text) > 16 * MAX_TEXT then refuse("gsub", "the result could be too long") end
+      if (#text + 1) * (#with + copies * #text) > 16 * MAX_TEXT then
+        refuse("gsub", "the result could be too long")
+      end
     end
     return string.gsub(text, pattern, with, n)
   end
@@ -108,12 +114,16 @@ local function bounded_table()
     local n, k = list("insert", l), select("#", ...)
     if k == 1 then l[n + 1] = ... return end
     local at, v = ...
-    if k ~= 2 or type(at) ~= "number" or at < 1 or at > n + 1 then refuse("insert", ("position %s of %d"):format(tostring(at), n)) end
+    if k ~= 2 or type(at) ~= "number" or at < 1 or at > n + 1 then
+      refuse("insert", ("position %s of %d"):format(tostring(at), n))
+    end
     table.insert(l, at, v)
   end
   function t.remove(l, at)
     local n = list("remove", l)
-    if at ~= nil and (type(at) ~= "number" or at < 1 or at > n + 1) then refuse("remove", ("position %s of %d"):format(tostring(at), n)) end
+    if at ~= nil and (type(at) ~= "number" or at < 1 or at > n + 1) then
+      refuse("remove", ("position %s of %d"):format(tostring(at), n))
+    end
     return table.remove(l, at or n)
   end
   function t.sort(l, less)
@@ -127,7 +137,9 @@ local function bounded_table()
     local total = 0
     for i = from, to do
       local v = l[i]
-      if type(v) ~= "string" and type(v) ~= "number" then refuse("concat", ("entry %d is a %s"):format(i, type(v))) end
+      if type(v) ~= "string" and type(v) ~= "number" then
+        refuse("concat", ("entry %d is a %s"):format(i, type(v)))
+      end
       total = total + #tostring(v) + #sep
       if total > MAX_TEXT then refuse("concat", "the result is too long") end
     end
@@ -152,22 +164,25 @@ Box.__index = Box
 
 function Box:out_of_memory()
   limit_memory(nil)
-  self.dead = self.dead or err.new(("the recipe used more than %g MB"):format(self.megabytes), nil, err.place())
+  self.dead = self.dead or err.new(("the recipe used more than %g MB"):format(self.megabytes), nil,
+    err.place())
 end
 
 -- After a call that may have been stopped by a limit: raise it again, whatever the recipe does with errors.
 local function settle(box, ok, ...)
-  if not ok and (...) == "not enough memory" then box:out_of_memory() end
+  if not ok and (...) == "not enough memory" then box:out_of_memory(err.place()) end
   if box.dead then error(box.dead, 0) end
   return ok, ...
 end
 
-local forbidden = { io = 1, os = 1, ffi = 1, debug = 1, jit = 1, package = 1, load = 1, loadstring = 1, loadfile = 1,
+local forbidden = { io = 1, os = 1, ffi = 1, debug = 1, jit = 1, package = 1, load = 1, loadstring = 1,
+  loadfile = 1,
   dofile = 1, setfenv = 1, getfenv = 1, newproxy = 1, collectgarbage = 1, module = 1, gcinfo = 1, bit = 1 }
 
 local function environment(box, modules)
   local env = { assert = assert, error = error, ipairs = ipairs, next = next, pairs = pairs, select = select,
-    tonumber = tonumber, tostring = tostring, type = type, unpack = unpack, rawequal = rawequal, rawget = rawget,
+    tonumber = tonumber, tostring = tostring, type = type, unpack = unpack, rawequal = rawequal,
+      rawget = rawget,
     _VERSION = _VERSION }
   function env.pcall(f, ...) return settle(box, pcall(f, ...)) end
   -- the handler runs after the fact: inside of a hook's error it could loop without a limit
@@ -193,7 +208,9 @@ local function environment(box, modules)
     io.stderr:write(table.concat(o, "\t"), "\n")
   end
   function env.require(name)
-    if not modules[name] then err.raise(("recipes require only pl and pl.nn, not %s"):format(tostring(name))) end
+    if not modules[name] then
+      err.raise(("recipes require only pl and pl.nn, not %s"):format(tostring(name)))
+    end
     return modules[name]
   end
   local co = {}
@@ -210,14 +227,20 @@ local function environment(box, modules)
   local maths = {}
   for k, v in pairs(math) do if k ~= "random" and k ~= "randomseed" then maths[k] = v end end
   env.coroutine, env.math, env.table = co, maths, bounded_table()
-  env.string = readonly("string", box.string) -- the very functions that methods of strings are, so not to be replaced
+  -- the very functions that methods of strings are, so not to be replaced
+  env.string = readonly("string", box.string)
   env._G = env
   return setmetatable(env, { __metatable = false,
     __index = function(_, k)
-      if forbidden[k] then err.raise(("recipes have no '%s'"):format(k), { "a recipe only describes: it reads no files and runs no programs" }) end
+      if forbidden[k] then
+        err.raise(("recipes have no '%s'"):format(k),
+          { "a recipe only describes: it reads no files and runs no programs" })
+      end
       err.unknown("a recipe's environment", k, err.names(env))
     end,
-    __newindex = function(_, k) err.raise(("a recipe sets no globals: make '%s' local"):format(tostring(k))) end })
+    __newindex = function(_, k)
+      err.raise(("a recipe sets no globals: make '%s' local"):format(tostring(k)))
+    end })
 end
 
 --- A new sandbox. modules: what `require` gives, by name. limits: see M.limits.
@@ -243,14 +266,10 @@ function Box:load(text, name)
   return setfenv(f, self.env)
 end
 
-local function handler(e)
-  limit_memory(nil)
-  return e == "not enough memory" and e or err.from(e)
-end
-
--- f(...) under limits; watch(tick) sets the hook and returns what takes it off.
+-- f(...) under limits; watch(tick) sets the hook and returns what takes it off. The hook may fire between any two
+-- instructions, so that it must be silent from the moment an error is on its way out: `over` sees to that.
 local function guarded(box, l, watch, f, ...)
-  local used, started = 0, os.clock()
+  local used, started, over = 0, os.clock(), false
   local function stop(what)
     limit_memory(nil)
     local file, line = err.where()
@@ -258,10 +277,16 @@ local function guarded(box, l, watch, f, ...)
     error(box.dead, 0)
   end
   local function tick()
+    if over then return end
     if box.dead then error(box.dead, 0) end
     used = used + TICK
     if used > l.instructions then stop(("the recipe ran for more than %g instructions"):format(l.instructions)) end
     if os.clock() - started > l.seconds then stop(("the recipe ran for more than %g seconds"):format(l.seconds)) end
+  end
+  local function handler(e)
+    over = true
+    limit_memory(nil)
+    return e == "not enough memory" and e or err.from(e)
   end
   box.dead, box.megabytes = nil, l.megabytes
   local strings = debug.getmetatable ""
@@ -270,11 +295,16 @@ local function guarded(box, l, watch, f, ...)
   strings.__index = box.string
   limit_memory(l.megabytes * 2 ^ 20)
   local leave, unwatch = err.enter(box.name), watch(tick)
-  local r = { limit_memory(nil, xpcall(enter, handler)) } -- no line runs under the cap once it was hit
-  if r[2] == "not enough memory" then box:out_of_memory() end
+  -- a limit that is reached right after f has returned is an error too: hence the outer pcall
+  local ok, r = pcall(function() return { limit_memory(nil, xpcall(enter, handler)) } end)
+  over = true
+  local file, line = err.place()
   unwatch()
   leave()
+  limit_memory(nil)
   strings.__index = whole
+  if not ok then error(err.is(r) and r or err.new(tostring(r)), 0) end
+  if r[2] == "not enough memory" and not r[1] then box:out_of_memory(file, line) end
   if box.dead then error(box.dead, 0) end
   if not r[1] then error(err.is(r[2]) and r[2] or err.new(tostring(r[2])), 0) end
   return unpack(r, 2, table.maxn(r))

@@ -32,8 +32,9 @@ function M.show(v)
   return "a " .. type(v)
 end
 
---- check(what, keys, t): a plain copy of t. keys[k] is a type name ("number", "table|function"), a set of allowed
---- values, or a function(v) that returns what is wrong. keys[1], keys[2], ... name the fields that must be there.
+--- check(what, keys, t): a plain copy of t. keys[k] is a type name ("number", "table|function"), a set of
+--- allowed values, or a function(v) that returns what is wrong. keys[1], keys[2], ... name the fields that
+--- must be there.
 function M.check(what, keys, t)
   if type(t) ~= "table" then err.raise(("%s: %s, want a table"):format(what, M.show(t))) end
   local out, names, given = {}, err.names(keys), {}
@@ -62,7 +63,8 @@ end
 function M.strict(what, t)
   return setmetatable(t, { __metatable = false, __index = function(_, k)
     if type(k) == "number" then
-      err.raise(("%s has no [%s]"):format(what, tostring(k)), #t > 0 and { ("it has [%d] to [%d]"):format(t[0] and 0 or 1, #t) } or nil)
+      err.raise(("%s has no [%s]"):format(what, tostring(k)), #t > 0
+        and { ("it has [%d] to [%d]"):format(t[0] and 0 or 1, #t) } or nil)
     end
     err.unknown(what, k, err.names(t))
   end })

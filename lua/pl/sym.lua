@@ -1,5 +1,6 @@
--- Symbolic tensors: what a recipe handles while it is being traced. A size is a number, or "T" (tokens of the step)
--- or "R" (rows whose results are wanted). Views move no data: they are an offset and strides into a base value.
+-- Symbolic tensors: what a recipe handles while it is being traced. A size is a number, or "T" (tokens of the
+-- step) or "R" (rows whose results are wanted). Views move no data: they are an offset and strides into a
+-- base value.
 local err = require "pl.err"
 local M = { trace = nil } -- the running trace, or nil: ops are eager then
 
@@ -25,10 +26,12 @@ local function dense(shape)
   return stride
 end
 
-local optional = { "base", "view", "cut", "partial", "class", "weight", "options", "values", "product", "file", "line" }
+local optional = { "base", "view", "cut", "partial", "class", "weight", "options", "values", "product",
+  "file", "line" }
 
 --- New symbol. from: where it came from, for errors. t may hold
----   base: the value of the trace that it is or looks into; dtype; cut: the axis that ranks share; partial: true
+---   base: the value of the trace that it is or looks into; dtype; cut: the axis that ranks share; partial:
+---   true
 ---   while it is only this rank's part of a sum; class, weight, ...: of a declared weight (weights.lua)
 function M.new(shape, from, t)
   t = t or {}
@@ -36,7 +39,8 @@ function M.new(shape, from, t)
   t.dtype = t.dtype or "f32"
   t.offset = t.offset or 0
   t.stride = t.stride or dense(shape)
-  for _, k in ipairs(optional) do if t[k] == nil then t[k] = false end end -- so that a misspelt name can be told
+  -- so that a misspelt name can be told
+  for _, k in ipairs(optional) do if t[k] == nil then t[k] = false end end
   return setmetatable(t, mt)
 end
 
@@ -46,7 +50,9 @@ function mt.__tostring(s) return M.shape_text(s) .. " <- " .. s.from end
 function mt.__add(a, b) return require("pl.op").add(a, b) end
 
 local function view(s, shape, stride, offset, cut)
-  if s.weight then err.raise(("views of weights are not possible: %s"):format(s.weight), { "x      " .. tostring(s) }) end
+  if s.weight then
+    err.raise(("views of weights are not possible: %s"):format(s.weight), { "x      " .. tostring(s) })
+  end
   if not s.base then err.raise("a view of a tensor outside of any trace") end
   return M.new(shape, s.from, { base = s.base, dtype = s.dtype, offset = s.offset + offset, stride = stride,
     cut = cut, partial = s.partial, view = true })
@@ -60,9 +66,12 @@ end
 
 local function check_axis(what, s, axis)
   axis = axis or #s.shape
-  if not s.shape[axis] then err.raise(("%s: axis %s of %d"):format(what, tostring(axis), #s.shape), { "x      " .. tostring(s) }) end
+  if not s.shape[axis] then
+    err.raise(("%s: axis %s of %d"):format(what, tostring(axis), #s.shape), { "x      " .. tostring(s) })
+  end
   if type(s.shape[axis]) ~= "number" then
-    err.raise(("%s: axis %d is %s, which is not known while tracing"):format(what, axis, s.shape[axis]), { "x      " .. tostring(s) })
+    err.raise(("%s: axis %d is %s, which is not known while tracing"):format(what, axis, s.shape[axis]),
+      { "x      " .. tostring(s) })
   end
   return axis
 end
@@ -71,7 +80,8 @@ end
 function methods:slice(axis, from, n)
   axis = check_axis("slice", self, axis)
   if from < 0 or n < 1 or from + n > self.shape[axis] then
-    err.raise(("slice: %d to %d of axis %d, which has %d"):format(from, from + n, axis, self.shape[axis]), { "x      " .. tostring(self) })
+    err.raise(("slice: %d to %d of axis %d, which has %d"):format(from, from + n, axis, self.shape[axis]),
+      { "x      " .. tostring(self) })
   end
   local shape = copy(self.shape)
   shape[axis] = n
@@ -84,7 +94,8 @@ function methods:split(parts, axis)
   local sum, out = 0, {}
   for _, n in ipairs(parts) do sum = sum + n end
   if sum ~= self.shape[axis] then
-    err.raise(("split: sizes add to %d, axis %d is %s"):format(sum, axis, tostring(self.shape[axis])), { "x      " .. tostring(self) })
+    err.raise(("split: sizes add to %d, axis %d is %s"):format(sum, axis, tostring(self.shape[axis])),
+      { "x      " .. tostring(self) })
   end
   local from = 0
   for i, n in ipairs(parts) do
@@ -97,9 +108,12 @@ end
 --- x:heads(h): [T, h*D] seen as [T, h, D].
 function methods:heads(h)
   local s = self.shape
-  if #s ~= 2 then err.raise(("heads: x has %d dimensions, want 2"):format(#s), { "x      " .. tostring(self) }) end
+  if #s ~= 2 then
+    err.raise(("heads: x has %d dimensions, want 2"):format(#s), { "x      " .. tostring(self) })
+  end
   if s[2] % h ~= 0 then
-    err.raise(("heads: %d columns do not divide into %d heads"):format(s[2], h), { "x      " .. tostring(self) })
+    err.raise(("heads: %d columns do not divide into %d heads"):format(s[2], h),
+      { "x      " .. tostring(self) })
   end
   local d = s[2] / h
   return view(self, { s[1], h, d }, { self.stride[1], d * self.stride[2], self.stride[2] }, 0, self.cut)
@@ -108,8 +122,12 @@ end
 --- x:flat(): [T, H, D] seen as [T, H*D].
 function methods:flat()
   local s, st = self.shape, self.stride
-  if #s ~= 3 then err.raise(("flat: x has %d dimensions, want 3"):format(#s), { "x      " .. tostring(self) }) end
-  if st[2] ~= s[3] * st[3] then err.raise("flat: the heads do not lie side by side", { "x      " .. tostring(self) }) end
+  if #s ~= 3 then
+    err.raise(("flat: x has %d dimensions, want 3"):format(#s), { "x      " .. tostring(self) })
+  end
+  if st[2] ~= s[3] * st[3] then
+    err.raise("flat: the heads do not lie side by side", { "x      " .. tostring(self) })
+  end
   return view(self, { s[1], s[2] * s[3] }, { st[1], st[3] }, 0, self.cut and 2)
 end
 
@@ -123,7 +141,9 @@ function methods:reshape(...)
     err.raise(("reshape: %s to %s"):format(sizes(self.shape), sizes(shape)), { "x      " .. tostring(self) })
   end
   for i = 2, #st do
-    if st[i] ~= self.stride[i] then err.raise("reshape: x does not lie densely", { "x      " .. tostring(self) }) end
+    if st[i] ~= self.stride[i] then
+      err.raise("reshape: x does not lie densely", { "x      " .. tostring(self) })
+    end
   end
   local stride = dense(shape)
   stride[1] = self.stride[1]
@@ -134,7 +154,8 @@ function methods:size(axis) return self.shape[axis] end
 
 setmetatable(methods, { __index = function(_, k)
   if type(k) == "string" then
-    err.unknown("a tensor", k, { "slice", "split", "heads", "flat", "reshape", "size", "shape", "dtype", "from" })
+    err.unknown("a tensor", k, { "slice", "split", "heads", "flat", "reshape", "size", "shape", "dtype",
+      "from" })
   end
 end })
 

@@ -1,5 +1,5 @@
--- Real tensors: a metatype over pl_tensor, and the eager path of the ops. A handle is a struct by value; its finalizer
--- gives up the reference, and close() does so at once, any number of times.
+-- Real tensors: a metatype over pl_tensor, and the eager path of the ops. A handle is a struct by value; its
+-- finalizer gives up the reference, and close() does so at once, any number of times.
 local abi, err, sym = require "pl.abi", require "pl.err", require "pl.sym"
 local dev = require "pl.dev"
 local C, e, check = abi.C, abi.err, abi.check
@@ -57,7 +57,9 @@ end
 
 local function flatten(v, shape, depth, out)
   if type(v) ~= "table" then
-    if type(v) ~= "number" then err.raise(("tensor: entry %d is a %s, want a number"):format(#out + 1, type(v))) end
+    if type(v) ~= "number" then
+      err.raise(("tensor: entry %d is a %s, want a number"):format(#out + 1, type(v)))
+    end
     out[#out + 1] = v
     return
   end
@@ -71,7 +73,9 @@ end
 
 --- pl.tensor { { 1, 2 }, { 3, 4 } }: a tensor of these numbers; dtype: "f32" (default), "bf16", "f16", "i32".
 function M.new(values, dtype)
-  if type(values) ~= "table" then err.raise(("tensor: a %s, want a table of numbers"):format(type(values))) end
+  if type(values) ~= "table" then
+    err.raise(("tensor: a %s, want a table of numbers"):format(type(values)))
+  end
   local shape, flat = {}, {}
   flatten(values, shape, 1, flat)
   if #flat == 0 then err.raise("tensor: no values") end
@@ -123,7 +127,8 @@ function methods:count() return count(self) end
 --- "f32[2,3]": as errors show it.
 function methods:describe()
   if self.ndim == 0 then return "closed" end
-  return abi.dtype_name[self.dtype] .. sym.sizes(shape_of(self)) .. (self.layout == C.PL_PACKED and " packed" or "")
+  return abi.dtype_name[self.dtype] .. sym.sizes(shape_of(self)) .. (self.layout == C.PL_PACKED and " packed"
+    or "")
 end
 
 --- Views: no data moves; they hold on to what they look into. Counts from 0, axes from 1.
@@ -141,7 +146,10 @@ function methods:split(parts, axis)
   axis = axis or self.ndim
   local sum, out, from = 0, {}, 0
   for _, n in ipairs(parts) do sum = sum + n end
-  if sum ~= self:size(axis) then err.raise(("split: sizes add to %d, axis %d is %d"):format(sum, axis, self:size(axis)), { "x      " .. self:describe() }) end
+  if sum ~= self:size(axis) then
+    err.raise(("split: sizes add to %d, axis %d is %d"):format(sum, axis, self:size(axis)),
+      { "x      " .. self:describe() })
+  end
   for i, n in ipairs(parts) do
     out[i] = self:slice(axis, from, n)
     from = from + n
@@ -159,11 +167,16 @@ local function restride(t, shape, stride)
 end
 function methods:heads(h)
   local n = self.ndim == 2 and self:size(2) or 0
-  if self.ndim ~= 2 or n % h ~= 0 or self.layout ~= C.PL_ROWS then err.raise(("heads: %d heads of %s"):format(h, self:describe())) end
-  return restride(self, { self:size(1), h, n / h }, { self.stride[0], n / h * self.stride[1], self.stride[1] })
+  if self.ndim ~= 2 or n % h ~= 0 or self.layout ~= C.PL_ROWS then
+    err.raise(("heads: %d heads of %s"):format(h, self:describe()))
+  end
+  return restride(self, { self:size(1), h, n / h }, { self.stride[0], n / h * self.stride[1],
+    self.stride[1] })
 end
 function methods:flat()
-  if self.ndim ~= 3 or self.stride[1] ~= self.dim[2] * self.stride[2] then err.raise("flat: the heads of " .. self:describe() .. " do not lie side by side") end
+  if self.ndim ~= 3 or self.stride[1] ~= self.dim[2] * self.stride[2] then
+    err.raise("flat: the heads of " .. self:describe() .. " do not lie side by side")
+  end
   return restride(self, { self:size(1), self:size(2) * self:size(3) }, { self.stride[0], self.stride[2] })
 end
 
@@ -234,7 +247,7 @@ abi.metatype("pl_tensor", {
   __tostring = text,
 })
 
--- Eager ops -----------------------------------------------------------------------------------------------------
+-- Eager ops -------------------------------------------------------------------------------------------------
 
 --- pl.act: what products round activations to, "bf16" (default) or "f32".
 M.act = "bf16"

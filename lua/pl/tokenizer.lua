@@ -7,7 +7,8 @@ local Tok = {}
 Tok.__index = Tok
 
 local function wrap(out)
-  return setmetatable({ ptr = abi.gc(out[0], C.pl_tok_close), bos = C.pl_tok_bos(out[0]), eos = C.pl_tok_eos(out[0]), size = C.pl_tok_size(out[0]) }, Tok)
+  return setmetatable({ ptr = abi.gc(out[0], C.pl_tok_close), bos = C.pl_tok_bos(out[0]),
+    eos = C.pl_tok_eos(out[0]), size = C.pl_tok_size(out[0]) }, Tok)
 end
 
 function M.open(path, checkpoint)
@@ -24,8 +25,8 @@ end
 
 local ids_of, text_of = abi.new "pl_ids", abi.new "pl_text" -- grown once, used by every call
 
---- Ids of a text. o.specials: names of special tokens in it become those tokens; o.bos: with what the model expects
---- in front.
+--- Ids of a text. o.specials: names of special tokens in it become those tokens; o.bos: with what the model
+--- expects in front.
 function Tok:encode(text, o)
   local flags = (o and o.specials and C.PL_TOK_SPECIALS or 0) + (o and o.bos and C.PL_TOK_BOS or 0)
   ids_of.n = 0
@@ -38,7 +39,8 @@ end
 --- Text of ids; o.specials: special tokens are written out.
 function Tok:decode(ids, o)
   text_of.n = 0
-  check(C.pl_tok_decode(self.ptr, text_of, abi.array("int32_t", ids), #ids, o and o.specials and C.PL_TOK_SPECIALS or 0, e))
+  check(C.pl_tok_decode(self.ptr, text_of, abi.array("int32_t", ids), #ids, o and o.specials
+    and C.PL_TOK_SPECIALS or 0, e))
   return abi.string(text_of.data, text_of.n)
 end
 
@@ -47,7 +49,8 @@ function Tok:stream()
   local state = abi.new "pl_tok_stream"
   return function(id)
     text_of.n = 0
-    if id then check(C.pl_tok_stream_put(self.ptr, state, text_of, id, 0, e)) else check(C.pl_tok_stream_end(self.ptr, state, text_of, e)) end
+    if id then check(C.pl_tok_stream_put(self.ptr, state, text_of, id, 0,
+      e)) else check(C.pl_tok_stream_end(self.ptr, state, text_of, e)) end
     return abi.string(text_of.data, text_of.n)
   end
 end

@@ -1,5 +1,5 @@
--- Tracing: forward runs once on symbols; what comes out is a list of values and a list of ops over them, which
--- pl.program turns into the flat C program. Everything is checked here, at the author's line.
+-- Tracing: forward runs once on symbols; what comes out is a list of values and a list of ops over them,
+-- which pl.program turns into the flat C program. Everything is checked here, at the author's line.
 local err, sym, weights = require "pl.err", require "pl.sym", require "pl.weights"
 local M = {}
 
@@ -71,16 +71,23 @@ function Trace:record(o, args, outs, line, notes)
   end
   if o.kv then
     if args.kv ~= self.kv then err.raise(o.name .. ": this cache belongs to another trace") end
-    if not self.layer then err.raise(o.name .. ": outside of pl.each_layer, so no layer of the cache is meant") end
+    if not self.layer then
+      err.raise(o.name .. ": outside of pl.each_layer, so no layer of the cache is meant")
+    end
     if self.layer >= self.kv.layers then
-      err.raise(("%s: layer %d, but the cache has %d"):format(o.name, self.layer, self.kv.layers), notes(o, args))
+      err.raise(("%s: layer %d, but the cache has %d"):format(o.name, self.layer, self.kv.layers),
+        notes(o, args))
     end
     local filled = self.filled[self.layer]
     if o.name == "kv_append" then
-      if filled then err.raise(("kv_append: layer %d has its keys already, from line %d"):format(self.layer, filled), notes(o, args)) end
+      if filled then
+        err.raise(("kv_append: layer %d has its keys already, from line %d"):format(self.layer, filled),
+          notes(o, args))
+      end
       self.filled[self.layer] = line
     elseif not filled then
-      err.raise(("%s: layer %d has no keys yet; kv:append comes first"):format(o.name, self.layer), notes(o, args))
+      err.raise(("%s: layer %d has no keys yet; kv:append comes first"):format(o.name, self.layer),
+        notes(o, args))
     end
   end
   for _, p in ipairs(o.attrs) do
@@ -113,17 +120,20 @@ end
 function M.sum_ranks(x)
   if not sym.trace then return x end -- one rank
   if not sym.is(x) then err.raise("sum_ranks: want a tensor") end
-  if not x.partial then err.raise("sum_ranks: the value is already whole on every rank", { "x      " .. tostring(x) }) end
+  if not x.partial then
+    err.raise("sum_ranks: the value is already whole on every rank", { "x      " .. tostring(x) })
+  end
   local t = {}
   for k, v in pairs(x) do t[k] = v end
   t.partial, t.cut = false, false
   return sym.new(x.shape, x.from, t)
 end
 
---- Runs model.forward on symbols for one pool. model: { forward, dims, weights, cache }, as pl.recipe makes it.
---- Returns { values, n_values, ops, result, used, layers }.
+--- Runs model.forward on symbols for one pool. model: { forward, dims, weights, cache }, as pl.recipe makes
+--- it. Returns { values, n_values, ops, result, used, layers }.
 function M.run(model, pool)
-  local tr = setmetatable({ pool = pool, values = {}, n_values = 0, ops = {}, of = {}, used = {}, declared = {},
+  local tr = setmetatable({ pool = pool, values = {}, n_values = 0, ops = {}, of = {}, used = {},
+    declared = {},
     consts = {}, filled = {} }, Trace)
   tr:at_layer(nil)
   for _, w in ipairs(model.weight_list) do tr.declared[w] = true end
@@ -133,14 +143,16 @@ function M.run(model, pool)
     s.base = tr:add { kind = "input", dtype = "i32", shape = shape }
     return s
   end
-  local ids, pos, rows = input("token ids", { "T" }), input("positions", { "T" }), input("wanted rows", { "R" })
+  local ids, pos, rows = input("token ids", { "T" }), input("positions", { "T" }), input("wanted rows",
+    { "R" })
   local c = model.cache
   tr.kv = { is_kv = true, layers = c.layers, heads = c.heads, key_dim = c.key_dim, value_dim = c.value_dim,
     pos = pos, rows = rows, append = function(kv, k, v) return require("pl.op").kv_append(kv, k, v) end }
   require("pl.schema").strict("kv", tr.kv)
   assert(not sym.trace, "a trace within a trace")
   sym.trace = tr
-  local ok, y = pcall(model.box.call, model.box, model.forward, ids, weights.strict(model.weights, "weights"), tr.kv, model.dims)
+  local ok, y = pcall(model.box.call, model.box, model.forward, ids, weights.strict(model.weights,
+    "weights"), tr.kv, model.dims)
   sym.trace, current.layer = nil, nil
   if not ok then
     if err.is(y) and #y.notes < 6 and not tostring(y.notes[#y.notes]):find "^while tracing" then
@@ -153,16 +165,24 @@ function M.run(model, pool)
     notes[#notes + 1] = "while tracing " .. tr.where
     err.raise_at(model.forward, msg, notes)
   end
-  if not sym.is(y) then wrong(("forward returned %s, want a tensor"):format(y == nil and "nothing" or "a " .. type(y))) end
-  if y.partial then wrong("forward returned a partial sum; wrap it in pl.sum_ranks first", "y      " .. tostring(y)) end
+  if not sym.is(y) then
+    wrong(("forward returned %s, want a tensor"):format(y == nil and "nothing" or "a " .. type(y)))
+  end
+  if y.partial then
+    wrong("forward returned a partial sum; wrap it in pl.sum_ranks first", "y      " .. tostring(y))
+  end
   if #y.shape ~= 2 or y.shape[1] ~= "R" or y.view or not y.base then
-    wrong(("forward returned %s, want [R,V], the wanted rows"):format(sym.shape_text(y)), "y      " .. tostring(y),
+    wrong(("forward returned %s, want [R,V], the wanted rows"):format(sym.shape_text(y)), "y      "
+      .. tostring(y),
       "as in  nn.logits(x, w, kv, d), or op.gather(x, kv.rows) before the last product")
   end
   for i = 0, c.layers - 1 do
-    if not tr.filled[i] then wrong(("the cache has %d layers, but forward appends nothing to layer %d"):format(c.layers, i)) end
+    if not tr.filled[i] then
+      wrong(("the cache has %d layers, but forward appends nothing to layer %d"):format(c.layers, i))
+    end
   end
-  return { values = tr.values, n_values = tr.n_values, ops = tr.ops, result = y.base, used = tr.used, vocab = y.shape[2] }
+  return { values = tr.values, n_values = tr.n_values, ops = tr.ops, result = y.base, used = tr.used,
+    vocab = y.shape[2] }
 end
 
 return M

@@ -3,15 +3,17 @@ local err, sym, schema = require "pl.err", require "pl.sym", require "pl.schema"
 local M = {}
 
 local options = {
-  pairs = "number", -- GGUF files hold the rows of each of so many heads pairwise; loading puts them half-split
+  -- GGUF files hold the rows of each of so many heads pairwise; loading puts them half-split
+  pairs = "number",
   plus = "number",  -- added to each value of a Hugging Face checkpoint (GGUF files hold the sum)
 }
 
---- pl.weight(class, name, shape, cut, { pairs =, plus = }). The class picks the pool's format for it; the name is the
---- Hugging Face one; cut = 1 or 2 says which axis ranks share.
+--- pl.weight(class, name, shape, cut, { pairs =, plus = }). The class picks the pool's format for it; the
+--- name is the Hugging Face one; cut = 1 or 2 says which axis ranks share.
 function M.declare(class, name, shape, cut, opts)
   if type(class) ~= "string" or type(name) ~= "string" or type(shape) ~= "table" then
-    err.raise("weight: want a class, a name and a shape", { "as in  pl.weight(\"mlp\", \"model.layers.0.mlp.up_proj.weight\", { d.ffn, d.dim }, 1)" })
+    err.raise("weight: want a class, a name and a shape",
+      { "as in  pl.weight(\"mlp\", \"model.layers.0.mlp.up_proj.weight\", { d.ffn, d.dim }, 1)" })
   end
   for i = 1, #shape do
     local n = shape[i]
@@ -20,9 +22,12 @@ function M.declare(class, name, shape, cut, opts)
     end
   end
   if #shape < 1 or #shape > 4 then err.raise(("weight %s: %d sizes, want 1 to 4"):format(name, #shape)) end
-  if cut and not shape[cut] then err.raise(("weight %s: cut axis %s of %d"):format(name, tostring(cut), #shape)) end
+  if cut and not shape[cut] then
+    err.raise(("weight %s: cut axis %s of %d"):format(name, tostring(cut), #shape))
+  end
   local file, line = err.where()
-  return sym.new({ unpack(shape) }, name, { file = file or false, line = line or false, class = class, weight = name, cut = cut or false,
+  return sym.new({ unpack(shape) }, name, { file = file or false, line = line or false, class = class,
+    weight = name, cut = cut or false,
     options = opts and schema.check("weight " .. name, options, opts) or {} })
 end
 
@@ -47,7 +52,8 @@ function M.list(tree)
   table.sort(found, function(a, b) return a.weight < b.weight end)
   for i = 2, #found do
     if found[i].weight == found[i - 1].weight then
-      err.raise(("weights: %s is declared twice"):format(found[i].weight), { "share one weight by using the same value twice" })
+      err.raise(("weights: %s is declared twice"):format(found[i].weight),
+        { "share one weight by using the same value twice" })
     end
   end
   return found

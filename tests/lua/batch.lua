@@ -1,6 +1,6 @@
--- A request's tokens and log-probabilities do not depend on what runs beside it, on the number of threads, or on the
--- code path: the same bits alone and among fifteen others, on every path that the machine has. A counter per path
--- proves which one ran; asking for one that the machine lacks is an error.
+-- A request's tokens and log-probabilities do not depend on what runs beside it, on the number of threads, or
+-- on the code path: the same bits alone and among fifteen others, on every path that the machine has. A
+-- counter per path proves which one ran; asking for one that the machine lacks is an error.
 local abi = require "pl.abi"
 local model = require "pl.model"
 local C = abi.C
@@ -15,7 +15,8 @@ for i = 1, 16 do
   for k = 1, 1 + (i * 7) % 23 do prompts[i][k] = (i * 37 + k * 11) % 1000 + 3 end
 end
 local function ask(m, i)
-  return m:submit { ids = prompts[i], max_tokens = 12, ignore_eos = true, temperature = i % 3 == 0 and 1 or 0, seed = i, logprobs = 5 }
+  return m:submit { ids = prompts[i], max_tokens = 12, ignore_eos = true, temperature = i % 3 == 0 and 1
+    or 0, seed = i, logprobs = 5 }
 end
 local function print_of(r)
   local out = { table.concat(r.ids, " ") }
@@ -34,7 +35,8 @@ for name, i in pairs(abi.path) do
 end
 table.sort(paths)
 table.sort(lacking)
-print("paths: " .. table.concat(paths, " ") .. "; not on this machine: " .. (#lacking > 0 and table.concat(lacking, " ") or "none"))
+print("paths: " .. table.concat(paths, " ") .. "; not on this machine: " .. (#lacking > 0
+  and table.concat(lacking, " ") or "none"))
 for _, name in ipairs(lacking) do
   local ok, e = pcall(model.load, "tests/data/tiny-llama", { path = name })
   verdict(not ok and tostring(e):find(name, 1, true), ("path %s: %s"):format(name, tostring(e)))
@@ -46,7 +48,8 @@ for _, act in ipairs { "bf16", "f32" } do
     for threads = 1, 2 do
       local what = ("%s, %s, %d threads"):format(act, path, threads)
       local before
-      local m = model.load("tests/data/tiny-llama", { act = act, path = path, threads = threads, batch = 16, tokens = 48, context = 64 })
+      local m = model.load("tests/data/tiny-llama", { act = act, path = path, threads = threads, batch = 16,
+        tokens = 48, context = 64 })
       before = m.dev:counts()
       -- alone
       for _, i in ipairs { 1, 3, 8 } do
@@ -73,8 +76,10 @@ for _, act in ipairs { "bf16", "f32" } do
         verdict(#all[i].ids == 12 and text == want[i], ("%s: request %d among others"):format(what, i))
       end
       local after = m.dev:counts()
-      for name, n in pairs(act == "bf16" and after or {}) do -- tiles are for bf16; f32 products run on vectors
-        verdict((n > before[name]) == (name == path), ("%s: path %s ran %d products"):format(what, name, n - before[name]))
+      -- tiles are for bf16; f32 products run on vectors
+      for name, n in pairs(act == "bf16" and after or {}) do
+        verdict((n > before[name]) == (name == path), ("%s: path %s ran %d products"):format(what, name,
+          n - before[name]))
       end
       local dev = m.dev
       m:close()

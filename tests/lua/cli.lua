@@ -1,4 +1,5 @@
 -- The command line: verbs, their JSON, their exit codes, and what `plan` adds up.
+-- luacheck: no max line length
 local cjson = require "cjson"
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
 local model = "tests/data/tiny-llama"
@@ -26,7 +27,8 @@ end
 
 local function fails(args, want, code)
   local out, got, said = call(args)
-  verdict(got == code and said:find(want, 1, true), ("%s: exit %s\n%s\nwant %d: %s"):format(args, tostring(got), said, code, want))
+  verdict(got == code and said:find(want, 1, true), ("%s: exit %s\n%s\nwant %d: %s"):format(args,
+    tostring(got), said, code, want))
   verdict(out == "", args .. ": wrote to stdout: " .. out)
 end
 
@@ -68,13 +70,16 @@ local text, _, said = call("run " .. model .. " --prompt 'Question' --max-tokens
 verdict(text == "Question" .. r.text .. "\n", ("run as text: %q, json has %q"):format(text, r.text))
 verdict(said:find "tok/s" and said:find "act f32", "run says how fast: " .. said)
 out = call("run recipes/llama.lua --weights " .. model .. " --ids 333 --max-tokens 6 --act f32 --json")
-verdict(table.concat(cjson.decode(out).tokens, " ") == "262 71 16 223 223 223", "run RECIPE --weights: " .. out)
+verdict(table.concat(cjson.decode(out).tokens, " ") == "262 71 16 223 223 223", "run RECIPE --weights: "
+  .. out)
 out = call("run " .. model .. " --recipe llama --ids 333 --max-tokens 6 --act f32 --json")
 verdict(table.concat(cjson.decode(out).tokens, " ") == "262 71 16 223 223 223", "run --recipe: " .. out)
 out = call("run " .. model .. " --ids 333 --max-tokens 0 --json")
-verdict(#cjson.decode(out).tokens == 0 and cjson.decode(out).finish_reason == "length", "run --max-tokens 0: " .. out)
+verdict(#cjson.decode(out).tokens == 0 and cjson.decode(out).finish_reason == "length",
+  "run --max-tokens 0: " .. out)
 local a = call("run " .. model .. " --ids 333 --max-tokens 20 --temperature 1 --seed 7 --ignore-eos --json")
-local b = call("run " .. model .. " --ids 333 --max-tokens 20 --temperature 1 --seed 7 --ignore-eos --threads 1 --json")
+local b = call("run " .. model
+  .. " --ids 333 --max-tokens 20 --temperature 1 --seed 7 --ignore-eos --threads 1 --json")
 local c = call("run " .. model .. " --ids 333 --max-tokens 20 --temperature 1 --seed 8 --ignore-eos --json")
 local function tokens(json) return table.concat(cjson.decode(json).tokens, " ") end
 verdict(tokens(a) == tokens(b) and tokens(a) ~= tokens(c), "seeds")
@@ -82,7 +87,8 @@ verdict(tokens(a) == tokens(b) and tokens(a) ~= tokens(c), "seeds")
 -- score
 out, code = call("score " .. model .. " --ids 333,28,375 --top 5 --act f32 --json")
 r = cjson.decode(out)
-verdict(code == 0 and #r.top == 5 and #r.tokens == 3 and r.nll > 0 and r.logsumexp > r.top[1][2], "score: " .. out)
+verdict(code == 0 and #r.top == 5 and #r.tokens == 3 and r.nll > 0 and r.logsumexp > r.top[1][2], "score: "
+  .. out)
 for i = 2, 5 do verdict(r.top[i][2] <= r.top[i - 1][2], "score: the order of top") end
 out = call("score " .. model .. " --ids 333 --json")
 verdict(cjson.decode(out).nll == cjson.null, "score of one token: " .. out)

@@ -1,5 +1,6 @@
--- Wrong recipes: each kind of mistake gives one stable text that shows the author's line (tests/golden/errors).
--- PL_UPDATE=1 writes the texts anew, to be read before they are committed.
+-- Wrong recipes: each kind of mistake gives one stable text that shows the author's line
+-- (tests/golden/errors). PL_UPDATE=1 writes the texts anew, to be read before they are committed.
+-- luacheck: no max line length
 local recipe = require "pl.recipe"
 
 local base = [[
@@ -45,24 +46,31 @@ local cases = {
   { "lua_error_nil", "local l = w[i]", "local l = w[i]; local n = nil; n.x = 1" },
   { "syntax", "local l = w[i]", "local l = = w[i]" },
   { "endless_loop", "local l = w[i]", "local l = w[i]; while true do end" },
-  { "endless_loop_pcall", "local l = w[i]", "local l = w[i]; while true do pcall(function() while true do end end) end" },
-  { "endless_loop_xpcall", "local l = w[i]", "local l = w[i]; while true do xpcall(function() while true do end end, function() while true do end end) end" },
-  { "endless_loop_coroutine", "local l = w[i]", "local l = w[i]; while true do coroutine.wrap(function() while true do end end)() end" },
-  { "memory", "local l = w[i]", "local l = w[i]; local t = {}; while true do t[#t + 1] = ('x'):rep(1000) .. #t end" },
+  { "endless_loop_pcall", "local l = w[i]",
+    "local l = w[i]; while true do pcall(function() while true do end end) end" },
+  { "endless_loop_xpcall", "local l = w[i]",
+    "local l = w[i]; while true do xpcall(function() while true do end end, function() while true do end end) end" },
+  { "endless_loop_coroutine", "local l = w[i]",
+    "local l = w[i]; while true do coroutine.wrap(function() while true do end end)() end" },
+  { "memory", "local l = w[i]",
+    "local l = w[i]; local t = {}; while true do t[#t + 1] = ('x'):rep(1000) .. #t end" },
   { "forbidden_global", "local l = w[i]", "local l = w[i]; os.execute 'true'" },
   { "forbidden_module", 'require "pl.nn"', 'require "ffi"' },
   { "new_global", "local l = w[i]", "layer = w[i]; local l = layer" },
   { "wrong_dims", "d.layers) do", "d.leyers) do" },
   { "bad_dims", "layers = 2, heads", "layers = 2, dim = -64, heads" },
-  { "missing_sum", "pl.sum_ranks(mlp(op.rms_norm(x, l.norm2, d.eps), l.mlp))", "mlp(op.rms_norm(x, l.norm2, d.eps), l.mlp)" },
-  { "missing_eps", "local x = op.embed(w.embed, ids)", "local x = op.rms_norm(op.embed(w.embed, ids), w.norm)" },
+  { "missing_sum", "pl.sum_ranks(mlp(op.rms_norm(x, l.norm2, d.eps), l.mlp))",
+    "mlp(op.rms_norm(x, l.norm2, d.eps), l.mlp)" },
+  { "missing_eps", "local x = op.embed(w.embed, ids)",
+    "local x = op.rms_norm(op.embed(w.embed, ids), w.norm)" },
   { "all_rows", "nn.logits(x, w, kv, d)", "op.linear(op.rms_norm(x, w.norm, d.eps), w.head)" },
   { "no_result", "return nn.logits", "local _ = nn.logits" },
   { "unknown_field", "schedule = pl", "shedule = pl" },
   { "no_recipe", "return pl.recipe {", "local _ = pl.recipe {" },
   { "append_twice", "local l = w[i]", "local l = w[i]; nn.gqa(x, l.attn, kv, d)" },
   { "outside_layer", "return nn.logits", "x = x + nn.gqa(x, w[0].attn, kv, d); return nn.logits" },
-  { "tail_call", "local function mlp(x, w)\n", "local function down(x, w) return op.rms_norm(x, w.gate, d.eps) end\nlocal function mlp(x, w)\n  x = x + down(x, w)\n" },
+  { "tail_call", "local function mlp(x, w)\n",
+    "local function down(x, w) return op.rms_norm(x, w.gate, d.eps) end\nlocal function mlp(x, w)\n  x = x + down(x, w)\n" },
 }
 
 local function read(path)
@@ -105,8 +113,8 @@ local function verdict(ok, what)
 end
 
 -- the base itself is right
-local ok, e = pcall(function() return recipe.trace(recipe.fit(recipe.load_text(base, "recipe.lua"))) end)
-verdict(ok, "base: " .. tostring(e))
+local ok, why = pcall(function() return recipe.trace(recipe.fit(recipe.load_text(base, "recipe.lua"))) end)
+verdict(ok, "base: " .. tostring(why))
 
 for _, c in ipairs(cases) do
   local name = c[1]

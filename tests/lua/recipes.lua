@@ -1,5 +1,5 @@
--- Every recipe that comes with perilune traces with its example dims, and with dims read from metadata; frequencies
--- of rotary scaling against values worked out by hand; what sharding marks have to catch.
+-- Every recipe that comes with perilune traces with its example dims, and with dims read from metadata;
+-- frequencies of rotary scaling against values worked out by hand; what sharding marks have to catch.
 local recipe, checkpoint, nn = require "pl.recipe", require "pl.checkpoint", require "pl.nn"
 local texts = require "pl.recipes.text"
 
@@ -39,18 +39,25 @@ end
 -- dims from metadata, GGUF and Hugging Face spellings
 local embed = { ["token_embd.weight"] = { dtype = "q8_0", shape = { 1000, 64 } } }
 local g = checkpoint.stub { format = "gguf", arch = "llama", tensors = embed, config = {
-  ["llama.embedding_length"] = 64, ["llama.block_count"] = 2, ["llama.attention.head_count"] = 4, ["llama.attention.head_count_kv"] = 2,
-  ["llama.feed_forward_length"] = 96, ["llama.attention.layer_norm_rms_epsilon"] = 1e-5, ["llama.rope.freq_base"] = 5e5, ["llama.context_length"] = 256 } }
+  ["llama.embedding_length"] = 64, ["llama.block_count"] = 2, ["llama.attention.head_count"] = 4,
+    ["llama.attention.head_count_kv"] = 2,
+  ["llama.feed_forward_length"] = 96, ["llama.attention.layer_norm_rms_epsilon"] = 1e-5,
+    ["llama.rope.freq_base"] = 5e5, ["llama.context_length"] = 256 } }
 local d = recipe.fit(recipe.load "llama", g).dims
-verdict(d.vocab == 1000 and d.head_dim == 16 and d.kv_heads == 2 and d.rope.theta == 5e5 and d.tied and d.context == 256, "dims of a GGUF file")
-local hf_tensors = { ["model.embed_tokens.weight"] = { dtype = "bf16", shape = { 1000, 64 } }, ["lm_head.weight"] = { dtype = "bf16", shape = { 1000, 64 } } }
-local config = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2, intermediate_size = 96,
+verdict(d.vocab == 1000 and d.head_dim == 16 and d.kv_heads == 2 and d.rope.theta == 5e5 and d.tied
+  and d.context == 256, "dims of a GGUF file")
+local hf_tensors = { ["model.embed_tokens.weight"] = { dtype = "bf16", shape = { 1000, 64 } },
+  ["lm_head.weight"] = { dtype = "bf16", shape = { 1000, 64 } } }
+local config = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
+  intermediate_size = 96,
   rms_norm_eps = 1e-6, rope_theta = 1e4, head_dim = 32, max_position_embeddings = 4096,
-  rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 1024 } }
+  rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4,
+    original_max_position_embeddings = 1024 } }
 local h = checkpoint.stub { format = "hf", arch = "LlamaForCausalLM", tensors = hf_tensors, config = config }
 d = recipe.fit(recipe.load "llama", h).dims
 verdict(d.head_dim == 32 and d.rope.scaling == "llama3" and not d.tied, "dims of a Hugging Face directory")
-verdict(recipe.find(h).name == "llama" and recipe.find(g).name == "llama", "the recipe that serves a checkpoint")
+verdict(recipe.find(h).name == "llama" and recipe.find(g).name == "llama",
+  "the recipe that serves a checkpoint")
 local ok, e = pcall(recipe.find, checkpoint.stub { format = "hf", arch = "NoSuchLM", tensors = {} })
 verdict(not ok and tostring(e):find "no recipe serves 'NoSuchLM'", "no recipe: " .. tostring(e))
 config.use_sliding_window, config.max_window_layers = true, 2
@@ -69,11 +76,15 @@ local function gemma_dims(more)
   local c = checkpoint.stub { format = "hf", arch = "Gemma3ForCausalLM", tensors = hf_tensors, config = all }
   return recipe.fit(recipe.load "gemma3", c).dims
 end
-local function far(d0) return ("%s %s %s"):format(tostring(d0.far[1]), tostring(d0.far[2]), tostring(d0.far[3])) end
+local function far(d0)
+  return ("%s %s %s"):format(tostring(d0.far[1]), tostring(d0.far[2]), tostring(d0.far[3]))
+end
 verdict(far(gemma_dims {}) == "false false false", "gemma: every sixth layer")
 verdict(far(gemma_dims { sliding_window_pattern = 3 }) == "false false true", "gemma: sliding_window_pattern")
-verdict(far(gemma_dims { _sliding_window_pattern = 2 }) == "false true false", "gemma: _sliding_window_pattern")
-d = gemma_dims { layer_types = { "full_attention", "sliding_attention", "full_attention" }, _sliding_window_pattern = 2,
+verdict(far(gemma_dims { _sliding_window_pattern = 2 }) == "false true false",
+  "gemma: _sliding_window_pattern")
+d = gemma_dims { layer_types = { "full_attention", "sliding_attention", "full_attention" },
+  _sliding_window_pattern = 2,
   ["rope_parameters.full_attention"] = { rope_type = "linear", factor = 8, rope_theta = 2e6 },
   ["rope_parameters.sliding_attention.rope_theta"] = 2e4 }
 verdict(far(d) == "true false true", "gemma: layer_types")
@@ -99,10 +110,12 @@ verdict(near(f[1], 0.25) and near(f[4], 0.001 / 4), "linear scaling")
 f = nn.freqs { theta = 1e4, dim = 8, scaling = "llama3", factor = 8, low = 1, high = 4, from = 1024 }
 -- wave lengths 6.28, 62.8, 628, 6283: kept below 256, stretched above 1024, blended between
 local blend = (1024 / (2 * math.pi / 0.01) - 1) / 3
-verdict(near(f[1], 1) and near(f[2], 0.1) and near(f[3], (1 - blend) * 0.01 / 8 + blend * 0.01) and near(f[4], 0.001 / 8), "llama3 scaling")
+verdict(near(f[1], 1) and near(f[2], 0.1) and near(f[3], (1 - blend) * 0.01 / 8 + blend * 0.01)
+  and near(f[4], 0.001 / 8), "llama3 scaling")
 local y, turn = nn.freqs { theta = 1e4, dim = 8, scaling = "yarn", factor = 8, from = 128 }
 -- corr(32) < 0 -> 0; corr(1) = 8 ln(128/2pi) / (2 ln 1e4) = 1.309 -> 2; ramp 0, 1/2, 1, 1
-verdict(near(y[1], 1) and near(y[2], 0.5 * 0.1 / 8 + 0.5 * 0.1) and near(y[3], 0.01 / 8) and near(turn, 0.1 * math.log(8) + 1), "YaRN")
+verdict(near(y[1], 1) and near(y[2], 0.5 * 0.1 / 8 + 0.5 * 0.1) and near(y[3], 0.01 / 8) and near(turn,
+  0.1 * math.log(8) + 1), "YaRN")
 f = nn.freqs { theta = 1e4, dim = 4, scaling = "factors", factors = { 1, 4 } }
 verdict(near(f[2], 0.01 / 4), "stored factors")
 

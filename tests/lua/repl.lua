@@ -1,4 +1,6 @@
--- The REPL as a user of a pipe sees it: no prompt, an error never ends it, chunks over several lines, values printed.
+-- The REPL as a user of a pipe sees it: no prompt, an error never ends it, chunks over several lines, values
+-- printed.
+-- luacheck: no max line length
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
 local passed, failed = 0, 0
 local function verdict(ok, what)
@@ -52,7 +54,8 @@ expect("x = pl.tensor { 1, 2, 3 }; x + x\n1\n", "1\n", "add: a has 1 dimensions,
 expect("op.swiglo(1)\n1\n", "1\n", "did you mean 'swiglu'?")
 expect("op.rms_norm(pl.zeros { 2, 4 }, pl.zeros { 5 }, 1e-6)\n1\n", "1\n", "w is [5] but D = 4 from x")
 expect("x = pl.zeros { 2 }; x:close(); x:close(); x\n", "closed\n")
-expect("pl.zeros { 2, 8 }:slice(2, 2, 3)\n", "f32[2,3]\n         0        0        0\n         0        0        0\n")
+expect("pl.zeros { 2, 8 }:slice(2, 2, 3)\n",
+  "f32[2,3]\n         0        0        0\n         0        0        0\n")
 expect("pl.load 'no/such/model'\n1\n", "1\n", "no/such/model")
 expect("m = pl.load 'tests/data/tiny-llama'; m\n",
   "model 'llama': 4 layers, 192 wide, 1024 tokens, from tests/data/tiny-llama (act bf16)\n")
@@ -60,7 +63,8 @@ expect("m = pl.load('tests/data/tiny-llama', { act = 'f32' }); table.concat(m:ge
   "\"262 71 16 223\"\n")
 expect("m = pl.load('tests/data/tiny-llama', { act = 'f32' }); y = m:logits { 333 }; y:size(1), ('%.3f'):format(y:at(262))\n",
   "1024\t\"3.771\"\n")
-expect("m = pl.load 'tests/data/tiny-llama'; m:generate { prompt = { 333 }, max_tokns = 4 }\n1\n", "1\n", "did you mean 'max_tokens'?")
+expect("m = pl.load 'tests/data/tiny-llama'; m:generate { prompt = { 333 }, max_tokns = 4 }\n1\n", "1\n",
+  "did you mean 'max_tokens'?")
 -- forward, eagerly, gives what the program gives
 expect([[m = pl.load('tests/data/tiny-llama', { act = 'f32' }); require("pl.tensor").act = "f32"
 w, kv = m:tree(), m:kv()
@@ -77,7 +81,8 @@ f:write "#!/usr/bin/env perilune\nprint(pl.op ~= nil, arg[1], ...)\nlocal t = ni
 f:close()
 local out, said, code = session("", path .. " one")
 verdict(out == "true\tone\tone\n" and code == 1, "file: " .. out .. said)
-verdict(said:find(":4: attempt to index", 1, true) and said:find("t.x = 1", 1, true), "file's error: " .. said)
+verdict(said:find(":4: attempt to index", 1, true) and said:find("t.x = 1", 1, true), "file's error: "
+  .. said)
 os.remove(path)
 
 print(("%d passed, %d failed"):format(passed, failed))

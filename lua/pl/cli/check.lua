@@ -1,4 +1,5 @@
--- perilune check: trace a recipe's pools; says what is wrong, with the recipe's own line, or that all is well.
+-- perilune check: trace a recipe's pools; says what is wrong, with the recipe's own line, or that all is
+-- well.
 local M = { name = "check", takes = "RECIPE", about = "check a recipe; needs neither weights nor a GPU" }
 
 function M.options(p) p:argument("recipe", "A recipe file, or the name of one that comes with perilune.") end
@@ -11,7 +12,8 @@ function M.run(o)
   table.sort(names)
   for _, name in ipairs(names) do
     local t = recipe.trace(m, name)
-    print(("%s, pool '%s': %d ops, %d weights, %d layers of cache: fine"):format(r.name, name, #t.ops, #t.used, m.cache.layers))
+    print(("%s, pool '%s': %d ops, %d weights, %d layers of cache: fine"):format(r.name, name, #t.ops,
+      #t.used, m.cache.layers))
   end
   return 0
 end

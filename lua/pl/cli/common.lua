@@ -2,10 +2,15 @@
 local cli = require "pl.cli"
 local M = {}
 
+local acts = { "f32", "bf16" }
+local paths = { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }
+
 local function whole(least)
   return function(s)
     local n = tonumber(s)
-    if not n or n % 1 ~= 0 or n < least then return nil, ("'%s' is not a whole number of at least %d"):format(s, least) end
+    if not n or n % 1 ~= 0 or n < least then
+      return nil, ("'%s' is not a whole number of at least %d"):format(s, least)
+    end
     return n
   end
 end
@@ -14,24 +19,31 @@ M.whole = whole
 function M.number(least, most)
   return function(s)
     local n = tonumber(s)
-    if not n or n < least or n > most then return nil, ("'%s' is not a number from %g to %g"):format(s, least, most) end
+    if not n or n < least or n > most then
+      return nil, ("'%s' is not a number from %g to %g"):format(s, least, most)
+    end
     return n
   end
+end
+
+function M.act(p)
+  p:option("--act", "What activations are rounded to before a product."):choices(acts):default "bf16"
 end
 
 --- Options of every verb that opens a model.
 function M.model(p)
   p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
-  p:option("--recipe", "The recipe to use: a file, or one that comes with perilune. Default: found from the metadata."):argname "FILE"
+  p:option("--recipe", "The recipe to use: a file, or one that comes with perilune. Default: by the metadata.")
+    :argname "FILE"
   p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"
-  p:option("--act", "What activations are rounded to before a product."):choices { "f32", "bf16" }:default "bf16"
+  M.act(p)
 end
 
 --- Options of every verb that computes.
 function M.compute(p)
   M.model(p)
   p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):default "0":argname "N"
-  p:option("--path", "CPU code path; one that the machine lacks is an error."):choices { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }:default "auto"
+  p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(paths):default "auto"
 end
 
 function M.prompt(p)
@@ -44,7 +56,8 @@ function M.json(p) p:flag("--json", "Print one JSON object.") end
 
 --- Arguments for pl.model.open.
 function M.load_options(o, more)
-  local t = { recipe = o.recipe, weights = o.weights, act = o.act, threads = o.threads, path = o.path ~= "auto" and o.path or nil }
+  local t = { recipe = o.recipe, weights = o.weights, act = o.act, threads = o.threads,
+    path = o.path ~= "auto" and o.path or nil }
   for k, v in pairs(more or {}) do t[k] = v end
   return t
 end

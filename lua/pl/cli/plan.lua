@@ -1,12 +1,14 @@
 -- perilune plan: what a model will need, from its metadata or from a recipe alone.
 local common = require "pl.cli.common"
-local M = { name = "plan", takes = "RECIPE|MODEL", about = "bytes of weights, cache and activations; loads nothing" }
+local M = { name = "plan", takes = "RECIPE|MODEL",
+  about = "bytes of weights, cache and activations; loads nothing" }
 
 function M.options(p)
-  p:argument("model", "A recipe (FILE.lua, or the name of one that comes with perilune), a GGUF file or a Hugging Face directory.")
+  p:argument("model", "A recipe (FILE.lua, or the name of one that comes with perilune), a GGUF file or a"
+    .. " Hugging Face directory.")
   p:option("--recipe", "The recipe to use for a model."):argname "FILE"
   p:option("--weights", "With a recipe: the model that it is for."):argname "PATH"
-  p:option("--act", "What activations are rounded to before a product."):choices { "f32", "bf16" }:default "bf16"
+  common.act(p)
   p:option("--batch", "Sequences at a time."):convert(common.whole(1)):argname "N"
   p:option("--context", "Tokens of cache per sequence."):convert(common.whole(1)):argname "N"
   p:option("--tokens", "Tokens of one step."):convert(common.whole(1)):argname "N"

@@ -7,12 +7,16 @@ function M.options(p)
   common.prompt(p)
   p:option("--max-tokens", "At most so many tokens."):convert(common.whole(0)):default "256":argname "N"
   p:flag("--ignore-eos", "Do not stop at the model's end tokens.")
-  p:option("--temperature", "0 = always the likeliest token."):convert(common.number(0, 100)):default "0":argname "T"
-  p:option("--top-p", "Only the likeliest tokens that make up P together."):convert(common.number(0, 1)):default "1":argname "P"
-  p:option("--min-p", "Only tokens at least P times as likely as the likeliest."):convert(common.number(0, 1)):default "0":argname "P"
-  p:option("--top-k", "Only the K likeliest tokens; 0 = all."):convert(common.whole(0)):default "0":argname "K"
-  p:option("--repetition-penalty", "Above 1: seen tokens are less likely."):convert(common.number(0.01, 100)):default "1":argname "X"
-  p:option("--seed", "The same seed gives the same text."):convert(common.whole(0)):default "0":argname "S"
+  local share = common.number(0, 1)
+  local function number(name, help, check, default, unit)
+    p:option(name, help):convert(check):default(default):argname(unit)
+  end
+  number("--temperature", "0 = always the likeliest token.", common.number(0, 100), "0", "T")
+  number("--top-p", "Only the likeliest tokens that make up P together.", share, "1", "P")
+  number("--min-p", "Only tokens at least P times as likely as the likeliest.", share, "0", "P")
+  number("--top-k", "Only the K likeliest tokens; 0 = all.", common.whole(0), "0", "K")
+  number("--repetition-penalty", "Above 1: seen tokens are less likely.", common.number(0.01, 100), "1", "X")
+  number("--seed", "The same seed gives the same text.", common.whole(0), "0", "S")
   common.json(p)
 end
 
@@ -24,7 +28,9 @@ function M.run(o)
   local ids = m:ids(prompt)
   if #ids == 0 then require("pl.cli").usage "the prompt is empty" end
   local most = rawget(m.d, "context") or math.huge
-  if #ids > most then error(require("pl.err").new(("the prompt has %d tokens, the model's context %d"):format(#ids, most)), 0) end
+  if #ids > most then
+    error(require("pl.err").new(("the prompt has %d tokens, the model's context %d"):format(#ids, most)), 0)
+  end
   m:start(math.min(#ids + o.max_tokens, most))
   local show
   if not o.json then
@@ -34,19 +40,23 @@ function M.run(o)
     end
     if type(prompt) == "string" then show(prompt) end
   end
-  local g = m:generate { ids = ids, max_tokens = o.max_tokens, ignore_eos = o.ignore_eos, temperature = o.temperature, top_p = o.top_p,
-    min_p = o.min_p, top_k = o.top_k, seed = o.seed, repetition_penalty = o.repetition_penalty, stream = show }
-  local t = { load_s = m.load_s, prefill_s = g.prefill_s, decode_s = g.decode_s, prefill_tok_s = rate(g.prompt_tokens, g.prefill_s),
+  local g = m:generate { ids = ids, max_tokens = o.max_tokens, ignore_eos = o.ignore_eos, stream = show,
+    temperature = o.temperature, top_p = o.top_p, min_p = o.min_p, top_k = o.top_k, seed = o.seed,
+    repetition_penalty = o.repetition_penalty }
+  local t = { load_s = m.load_s, prefill_s = g.prefill_s, decode_s = g.decode_s,
+    prefill_tok_s = rate(g.prompt_tokens, g.prefill_s),
     decode_tok_s = rate(math.max(#g.ids - 1, 0), g.decode_s) }
   if o.json then
     local json = require "pl.json"
-    print(json.encode { prompt_tokens = g.prompt_tokens, tokens = json.list(g.ids), text = g.text or json.null, finish_reason = g.finish, timings = t,
-      act = m.pool.act, path = m.dev:path(), threads = m.dev:threads() })
+    print(json.encode { prompt_tokens = g.prompt_tokens, tokens = json.list(g.ids), timings = t,
+      text = g.text or json.null, finish_reason = g.finish, act = m.pool.act, path = m.dev:path(),
+      threads = m.dev:threads() })
   else
     io.write "\n"
     io.flush()
-    io.stderr:write(("\n%s, act %s: load %.2f s; prefill %d tokens, %.1f tok/s; decode %d tokens, %.1f tok/s; %s\n"):format(m.dev:describe(),
-      m.pool.act, t.load_s, g.prompt_tokens, t.prefill_tok_s, #g.ids, t.decode_tok_s, g.finish))
+    io.stderr:write(("\n%s, act %s: load %.2f s; "):format(m.dev:describe(), m.pool.act, t.load_s))
+    io.stderr:write(("prefill %d tokens, %.1f tok/s; decode %d tokens, %.1f tok/s; %s\n"):format(g.prompt_tokens,
+      t.prefill_tok_s, #g.ids, t.decode_tok_s, g.finish))
   end
   local dev = m.dev
   m:close()

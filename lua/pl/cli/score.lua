@@ -19,13 +19,15 @@ function M.run(o)
   if o.json then
     local json, top = require "pl.json", {}
     for i, t in ipairs(r.top) do top[i] = json.list(t) end
-    print(json.encode { tokens = json.list(r.tokens), nll = r.nll or json.null, top = json.list(top), logsumexp = r.logsumexp, act = m.pool.act,
-      path = m.dev:path() })
+    print(json.encode { tokens = json.list(r.tokens), nll = r.nll or json.null, top = json.list(top),
+      logsumexp = r.logsumexp, act = m.pool.act, path = m.dev:path() })
   else
-    print(("%d tokens, nll %s nats a token, act %s"):format(#r.tokens, r.nll and ("%.4f"):format(r.nll) or "-", m.pool.act))
+    local nll = r.nll and ("%.4f"):format(r.nll) or "-"
+    print(("%d tokens, nll %s nats a token, act %s"):format(#r.tokens, nll, m.pool.act))
     local ok, tok = pcall(m.tokenizer, m)
     for _, t in ipairs(r.top) do
-      print(("%8d  %9.4f  %7.4f  %s"):format(t[1], t[2], math.exp(t[2] - r.logsumexp), ok and ("%q"):format(tok:decode { t[1] }) or ""))
+      print(("%8d  %9.4f  %7.4f  %s"):format(t[1], t[2], math.exp(t[2] - r.logsumexp),
+        ok and ("%q"):format(tok:decode { t[1] }) or ""))
     end
   end
   local dev = m.dev

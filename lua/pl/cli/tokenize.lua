@@ -37,7 +37,9 @@ function M.run(o)
         local text = line
         if not o.decode then
           local ok, v = pcall(json.decode, "[" .. line .. "]")
-          if not ok or type(v[1]) ~= "string" or #v ~= 1 then error(err.new(("line %d is not a JSON string"):format(n)), 0) end
+          if not ok or type(v[1]) ~= "string" or #v ~= 1 then
+            error(err.new(("line %d is not a JSON string"):format(n)), 0)
+          end
           text = v[1]
         end
         io.write(json.encode(one(text)), "\n")
@@ -45,7 +47,8 @@ function M.run(o)
     end
   else
     local r = one(io.read "*a")
-    if o.json then print(json.encode { tokens = o.decode and json.null or r, text = o.decode and r or json.null })
+    if o.json then
+      print(json.encode { tokens = o.decode and json.null or r, text = o.decode and r or json.null })
     elseif o.decode then io.write(r)
     else print(table.concat(r, " ")) end
   end
