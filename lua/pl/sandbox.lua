@@ -162,10 +162,10 @@ end
 local Box = {}
 Box.__index = Box
 
-function Box:out_of_memory()
+function Box:out_of_memory(file, line)
   limit_memory(nil)
-  self.dead = self.dead or err.new(("the recipe used more than %g MB"):format(self.megabytes), nil,
-    err.place())
+  self.dead = self.dead
+    or err.new(("the recipe used more than %g MB"):format(self.megabytes), nil, file, line)
 end
 
 -- After a call that may have been stopped by a limit: raise it again, whatever the recipe does with errors.
@@ -266,22 +266,22 @@ function Box:load(text, name)
   return setfenv(f, self.env)
 end
 
--- f(...) under limits; watch(tick) sets the hook and returns what takes it off. The hook may fire between any two
--- instructions, so that it must be silent from the moment an error is on its way out: `over` sees to that.
+-- f(...) under limits; watch(tick) sets the hook and returns what takes it off. The hook may fire between any
+-- two instructions, so that it must be silent from the moment an error is on its way out: `over` sees to that.
 local function guarded(box, l, watch, f, ...)
   local used, started, over = 0, os.clock(), false
-  local function stop(what)
+  local function stop(what, limit)
     limit_memory(nil)
     local file, line = err.where()
-    box.dead = err.new(what, nil, file, line)
+    box.dead = err.new(what:format(limit), nil, file, line)
     error(box.dead, 0)
   end
   local function tick()
     if over then return end
     if box.dead then error(box.dead, 0) end
     used = used + TICK
-    if used > l.instructions then stop(("the recipe ran for more than %g instructions"):format(l.instructions)) end
-    if os.clock() - started > l.seconds then stop(("the recipe ran for more than %g seconds"):format(l.seconds)) end
+    if used > l.instructions then stop("the recipe ran for more than %g instructions", l.instructions) end
+    if os.clock() - started > l.seconds then stop("the recipe ran for more than %g seconds", l.seconds) end
   end
   local function handler(e)
     over = true

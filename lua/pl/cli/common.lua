@@ -33,7 +33,7 @@ end
 --- Options of every verb that opens a model.
 function M.model(p)
   p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
-  p:option("--recipe", "The recipe to use: a file, or one that comes with perilune. Default: by the metadata.")
+  p:option("--recipe", "The recipe to use: a file, or one of perilune's own. Default: by the metadata.")
     :argname "FILE"
   p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"
   M.act(p)

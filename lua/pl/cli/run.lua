@@ -55,8 +55,8 @@ function M.run(o)
     io.write "\n"
     io.flush()
     io.stderr:write(("\n%s, act %s: load %.2f s; "):format(m.dev:describe(), m.pool.act, t.load_s))
-    io.stderr:write(("prefill %d tokens, %.1f tok/s; decode %d tokens, %.1f tok/s; %s\n"):format(g.prompt_tokens,
-      t.prefill_tok_s, #g.ids, t.decode_tok_s, g.finish))
+    io.stderr:write(("prefill %d tokens, %.1f tok/s; "):format(g.prompt_tokens, t.prefill_tok_s))
+    io.stderr:write(("decode %d tokens, %.1f tok/s; %s\n"):format(#g.ids, t.decode_tok_s, g.finish))
   end
   local dev = m.dev
   m:close()
