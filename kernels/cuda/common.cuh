@@ -6,6 +6,7 @@ extern "C" {
 #include "dev.h"
 #include "ops_backend.h"
 #include "tensor.h"
+int pl_cuda_linear_open(pl_err *err);
 int pl_cuda_rms_norm(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, float eps, pl_err *err);
 int pl_cuda_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
                    pl_err *err);

@@ -26,6 +26,7 @@ static int open_device(pl_stream *s, const pl_dev_opts *o, pl_err *err)
                        "cuda: device %d (%s, sm_%d%d) has no kernels in this build, want sm_80, sm_90 or sm_100",
                        o->index, prop.name, prop.major, prop.minor);
     }
+    PL_TRY(pl_cuda_linear_open(err));
     pl_cuda_dev *d = (pl_cuda_dev *)calloc(1, sizeof *d);
     if (!d) return pl_fail(err, PL_ENOMEM, "cuda: no memory");
     d->device = o->index;

@@ -272,23 +272,34 @@ template <class E> static void launch_vec(cudaStream_t st, const vec_args &p)
         PL_LAUNCH((k_vec<E, 4, 8>), dim3((unsigned)((p.n + 7) / 8), (unsigned)((p.t + 3) / 4)), block, 0, st, p);
 }
 
-template <class S, bool VEC> static int launch_tile(cudaStream_t st, const tile_args &p, pl_err *err)
+template <class S, bool VEC> static void launch_tile(cudaStream_t st, const tile_args &p)
 {
-    PL_CUDA_TRY(
-        cudaFuncSetAttribute((const void *)k_tile<S, VEC>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SMEM),
-        "linear", err);
     PL_LAUNCH((k_tile<S, VEC>), dim3((unsigned)((p.n + S::BN - 1) / S::BN), (unsigned)((p.t + S::BT - 1) / S::BT)),
               dim3(THREADS), S::SMEM, st, p);
-    return PL_OK;
 }
-static int choose_tile(const pl_cuda_dev *d, const tile_args &p, bool vec, pl_err *err)
+static void choose_tile(const pl_cuda_dev *d, const tile_args &p, bool vec)
 {
     const int64_t big = (p.n + 127) / 128 * ((p.t + 127) / 128);
-    if (!vec) return launch_tile<tile_64, false>(d->stream, p, err);
-    if (p.t > 64 && 2 * big >= d->n_sm) return launch_tile<tile_128, true>(d->stream, p, err);
-    if (p.t > 32) return launch_tile<tile_64, true>(d->stream, p, err);
-    if (p.t > 16) return launch_tile<tile_32, true>(d->stream, p, err);
-    return launch_tile<tile_16, true>(d->stream, p, err);
+    if (!vec) return launch_tile<tile_64, false>(d->stream, p);
+    if (p.t > 64 && 2 * big >= d->n_sm) return launch_tile<tile_128, true>(d->stream, p);
+    if (p.t > 32) return launch_tile<tile_64, true>(d->stream, p);
+    if (p.t > 16) return launch_tile<tile_32, true>(d->stream, p);
+    return launch_tile<tile_16, true>(d->stream, p);
+}
+
+template <class S, bool VEC> static cudaError_t allow_smem()
+{
+    return cudaFuncSetAttribute((const void *)k_tile<S, VEC>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::SMEM);
+}
+// More than 48 KB of shared memory must be asked for, once a device.
+extern "C" int pl_cuda_linear_open(pl_err *err)
+{
+    PL_CUDA_TRY((allow_smem<tile_64, false>()), "linear", err);
+    PL_CUDA_TRY((allow_smem<tile_128, true>()), "linear", err);
+    PL_CUDA_TRY((allow_smem<tile_64, true>()), "linear", err);
+    PL_CUDA_TRY((allow_smem<tile_32, true>()), "linear", err);
+    PL_CUDA_TRY((allow_smem<tile_16, true>()), "linear", err);
+    return PL_OK;
 }
 
 // Tokens in chunks whose rounded rows fit the scratch (and a grid's height).
@@ -309,7 +320,7 @@ static int tiles(const pl_cuda_dev *d, tile_args p, const float *x, int64_t x_st
         p.y = y + t * p.y_stride;
         PL_LAUNCH(k_round, dim3((unsigned)((pitch / 2 + 255) / 256), (unsigned)p.t), dim3(256), 0, d->stream, xb, pitch,
                   x + t * x_stride, x_stride, p.k);
-        PL_TRY(choose_tile(d, p, vec, err));
+        choose_tile(d, p, vec);
     }
     return PL_OK;
 }

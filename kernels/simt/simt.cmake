@@ -1,9 +1,9 @@
 # simt.cmake: the CUDA plug-in's sources built for the CPU, for tests (README.md): libperilune_cuda_simt.so, and with
-# _check the one that sees races, unwritten shared memory and wild accesses. In a PL_SANITIZE build the first has ASan
-# and UBSan, and there is no second. Needs a C++ compiler, no CUDA toolkit.
+# _check the one that sees races, unwritten shared memory and wild accesses. In a PL_SANITIZE=address build the first has
+# ASan and UBSan, and there is no second. Needs a C++ compiler, no CUDA toolkit.
 include(CheckLanguage)
 check_language(CXX)
-if(NOT PL_SIMT OR NOT CMAKE_CXX_COMPILER)
+if(NOT PL_SIMT OR NOT CMAKE_CXX_COMPILER OR PL_SANITIZE STREQUAL "thread") # fibers are not threads to TSan
   message(STATUS "CUDA kernels on the CPU: not built, no C++ compiler or switched off")
   return()
 endif()

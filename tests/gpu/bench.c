@@ -94,6 +94,7 @@ void bench(pl_dev *gpu)
             printf(" %7.0f%%", 100 * (a > b ? a : b) / best);
         }
         puts("");
+        fflush(stdout);
         pl_tensor_release(&w);
         pl_tensor_release(&y);
         pl_tensor_release(&x);
