@@ -71,6 +71,9 @@ function State:prefill(r, n)
   return true
 end
 
+--- Is anything planned for this step yet?
+function State:has_plan() return next(self._planned) ~= nil end
+
 --- The next token of a request.
 function State:decode(r) return self:prefill(r, 1) end
 
@@ -163,7 +166,7 @@ function Engine:step()
   state:_look()
   state.tokens.left = C.pl_engine_step_left(self.ptr)
   self.run_policy(state)
-  if not next(state._planned) then err.raise "engine: the policy plans nothing, though requests wait" end
+  if not state:has_plan() then err.raise "engine: the policy plans nothing, though requests wait" end
   local ok, code = check(C.pl_engine_step(self.ptr, e))
   if not ok then err.raise(("engine: the step failed: %s"):format(code), nil, code) end
   self:collect()

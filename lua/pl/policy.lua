@@ -17,10 +17,10 @@ function M.runner(schedule, box, counter)
   if not schedule or schedule == M.decode_first then return M.decode_first end
   return function(s)
     local ok, e = pcall(box.step, box, schedule, s)
-    if ok then return end
+    if ok and s:has_plan() then return end
     if counter.failures == 0 then
-      io.stderr:write("perilune: the recipe's schedule failed, decode_first takes its place\n", tostring(e),
-        "\n")
+      io.stderr:write("perilune: the recipe's schedule failed, decode_first takes its place\n",
+        ok and "it planned nothing, though requests wait" or tostring(e), "\n")
     end
     counter.failures = counter.failures + 1
     M.decode_first(s)

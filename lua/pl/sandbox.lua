@@ -267,7 +267,7 @@ function Box:load(text, name)
 end
 
 -- f(...) under limits; watch(tick) sets the hook and returns what takes it off. The hook may fire between any
--- two instructions, so that it must be silent from the moment an error is on its way out: `over` sees to that.
+-- two instructions, so that it must be silent from the moment an error is on its way out (`over`).
 local function guarded(box, l, watch, f, ...)
   local used, started, over = 0, os.clock(), false
   local function stop(what, limit)

@@ -1,0 +1,92 @@
+-- Schedules: one of a recipe's own is run and can reorder, a wrong or endless one gives way to decode_first,
+-- records cannot be written, a prompt longer than a step goes on where it stopped, requests wait for pages
+-- and are cancelled.
+local model, recipe = require "pl.model", require "pl.recipe"
+local passed, failed = 0, 0
+local function verdict(ok, what)
+  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
+end
+
+local base = require("pl.recipes.text").llama
+local function with(schedule)
+  local path = os.tmpname() .. ".lua"
+  local f = assert(io.open(path, "wb"))
+  f:write((base:gsub("schedule = pl%.policy%.decode_first", function() return "schedule = " .. schedule end)))
+  f:close()
+  return path
+end
+
+-- tokens of eight requests under a schedule, and how often it failed
+local function run(schedule, o)
+  local path = with(schedule)
+  local opts = { weights = "tests/data/tiny-llama", batch = 4, tokens = 16, context = 128, act = "f32" }
+  for k, v in pairs(o or {}) do opts[k] = v end
+  local m = model.load(path, opts)
+  os.remove(path)
+  local rs, order = {}, {}
+  for i = 1, 4 do
+    local ids = {}
+    for k = 1, i * 9 do ids[k] = (i * 31 + k * 7) % 1000 + 3 end
+    rs[i] = m:submit { ids = ids, max_tokens = 6, ignore_eos = true, priority = i,
+      on_token = function() order[#order + 1] = i end }
+  end
+  local steps = 0
+  while m:step() > 0 do
+    steps = steps + 1
+    assert(steps < 500, "no end")
+  end
+  local out = {}
+  for i = 1, 4 do out[i] = table.concat(rs[i].ids, " ") end
+  local failures = m.engine.policy_counter.failures
+  m:close()
+  return table.concat(out, "\n"), failures, order, steps
+end
+
+local want, failures, order = run "pl.policy.decode_first"
+verdict(select(2, want:gsub("%d+", "")) == 24 and failures == 0, "decode_first: " .. want)
+verdict(order[1] == 1, "first come, first served")
+
+local function same(schedule, what, fails)
+  local got, n, o, steps = run(schedule)
+  verdict(got == want, what .. ": other tokens")
+  verdict((n > 0) == (fails or false), ("%s: failed %d times"):format(what, n))
+  return o, steps
+end
+local last_first = [[function(s)
+    for r in s:running() do s:decode(r) end
+    local list = {}
+    for r in s:waiting() do list[#list + 1] = r end
+    for i = #list, 1, -1 do
+      if s.tokens.left > 0 then s:prefill(list[i], math.min(list[i].left, s.tokens.left)) end
+    end
+  end]]
+local o = same(last_first, "last come, first served")
+verdict(o[1] == 4, "last come, first served: request " .. o[1])
+same("function(s) for r in s:running() do s:decode(r) end for r in s:waiting() do s:prefill(r, 1) end end",
+  "one token at a time")
+
+io.stderr:write "five messages about failing schedules are expected here\n"
+same("function(s) error 'mine' end", "an error", true)
+same("function(s) while true do pcall(function() while true do end end) end end", "an endless loop", true)
+same("function(s) for r in s:waiting() do r.left = 1000 end end", "writing to a record", true)
+same("function(s) for r in s:waiting() do s:prefill(r, 1000) end end", "more tokens than there are", true)
+same("function(s) end", "a schedule that plans nothing", true)
+
+-- cancelling
+local m = model.load("tests/data/tiny-llama", { batch = 2, context = 128 })
+local a = m:submit { ids = { 5, 6, 7 }, max_tokens = 50, ignore_eos = true }
+local b = m:submit { ids = { 5, 6, 7 }, max_tokens = 50, ignore_eos = true }
+local none, why = pcall(m.submit, m, { ids = { 1 }, max_tokens = 1 })
+verdict(not none and tostring(why):find "no room", "a third request of two: " .. tostring(why))
+m:step()
+m:step()
+m.engine:cancel(a)
+verdict(a.finish == "cancelled" and #a.ids == 2, "cancelled")
+while m:step() > 0 do end
+verdict(b.finish == "length" and #b.ids == 50, "its neighbour goes on")
+m:close()
+verdict(recipe.load("llama").schedule == require("pl").policy.decode_first,
+  "the built-in policy is known as such")
+
+print(("%d passed, %d failed"):format(passed, failed))
+os.exit(failed == 0 and 0 or 1)
