@@ -115,7 +115,8 @@ template <class S, bool VEC> __global__ void __launch_bounds__(THREADS, 2) k_til
         pl_cp_commit();
         const uint16_t *w_tile = smem + step % S::STAGES * S::STAGE_VALUES, *x_tile = w_tile + S::W_VALUES;
 #pragma unroll
-        for (int s = wk; s < S::BK / 16; s += S::WK) {
+        for (int turn = 0; turn < S::BK / 16 / S::WK; turn++) {
+            const int s = turn * S::WK + wk;       // the slice of the step
             uint32_t a[S::MI][4], b[S::NI / 2][4]; // b: two tiles of 8 tokens each
 #pragma unroll
             for (int i = 0; i < S::MI; i++) pl_ldmatrix4(a[i], fragment<S::BK>(w_tile, (wn * S::MI + i) * 16, s, true));
