@@ -114,7 +114,7 @@ function Model:submit(o)
     r.on_token = function(id)
       if o.on_token then o.on_token(id) end
       local s = text(id)
-      if #s > 0 then o.stream(s, id) end
+      if #s > 0 then o.stream(s) end
     end
   end
   local room = self.context - #r.ids
@@ -139,9 +139,14 @@ function Model:generate(o)
   if type(o) == "string" then o = { prompt = o } end
   local r = self:submit(o)
   C.pl_host_interrupted(true)
-  while not r.finish do
-    if C.pl_host_interrupted(true) then self.engine:cancel(r) else self.engine:step() end
-  end
+  M.generating = true -- Ctrl-C is taken here, not by the REPL's hook
+  local fine, why = pcall(function()
+    while not r.finish do
+      if C.pl_host_interrupted(true) then self.engine:cancel(r) else self.engine:step() end
+    end
+  end)
+  M.generating = false
+  if not fine then error(why, 0) end
   if r.flush then r.flush() end
   local ok, tok = pcall(self.tokenizer, self)
   return setmetatable({ text = ok and tok:decode(r.ids) or nil, ids = r.ids, finish = r.finish,

@@ -98,7 +98,15 @@ local function run(f)
     return false
   end
   C.pl_host_interrupted(true)
-  return done(xpcall(f, handler))
+  jit.off(f, true) -- a compiled loop ignores the hook
+  debug.sethook(function()
+    local model = package.loaded["pl.model"]
+    if not (model and model.generating) and C.pl_host_interrupted(true) then error("interrupted", 0) end
+  end, "", 10000)
+  local function call() return done(xpcall(f, handler)) end
+  local ok = call()
+  debug.sethook()
+  return ok
 end
 
 -- Completion ------------------------------------------------------------------------------------------------
