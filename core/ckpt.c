@@ -300,6 +300,7 @@ int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err)
     const pl_dtype_info *d = pl_dtype(e->dtype);
     if (e->bytes && d->block == 1 && (uintptr_t)data % (uintptr_t)d->bytes) return copy_aligned(out, e, data, err);
     PL_TRY(pl_tensor_borrow(out, e->dtype, e->ndim, e->dim, data, e->bytes, release_view, c, err));
+    out->storage->file = true;
     __atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
     return PL_OK;
 }
@@ -308,9 +309,8 @@ void pl_ckpt_drop(pl_ckpt *c, int32_t i)
 {
     const pl_toc_entry *e;
     if (entry_at(c, i, &e, NULL) < 0) return;
-    const int64_t page = sysconf(_SC_PAGESIZE);
-    const int64_t from = pl_round_up(e->offset, page), to = (e->offset + e->bytes) / page * page;
-    if (to > from) madvise(c->file[e->file].data + from, (size_t)(to - from), MADV_DONTNEED); /* advice: may fail */
+    const uint8_t *data = c->file[e->file].data + e->offset;
+    pl_mem_drop(data, data + e->bytes);
 }
 
 int pl_ckpt_check_values(const pl_tensor *t, pl_err *err)
@@ -318,8 +318,13 @@ int pl_ckpt_check_values(const pl_tensor *t, pl_err *err)
     if (t->dtype != PL_F8 && t->dtype < PL_Q4_0) return PL_OK;
     if (t->layout != PL_ROWS) return pl_fail(err, PL_EARG, "ckpt: values of a packed tensor");
     const pl_dtype_info *d = pl_dtype(t->dtype);
+    const uint8_t *seen = t->data; /* pages before it have left memory again */
     for (int64_t r = 0; r < pl_rows(t); r++) {
         const uint8_t *row = (const uint8_t *)t->data + pl_row_offset(t, r) / d->block * d->bytes;
+        if (row - seen > PL_DROP_BYTES) {
+            pl_tensor_done_with(t, seen, row);
+            seen = row;
+        }
         const int64_t bad = pl_quant_first_bad(t->dtype, row, pl_cols(t) / d->block);
         if (bad < 0) continue;
         return pl_fail(err, PL_EFORMAT, "%s: row %lld, %s %lld: %s", d->name, (long long)r,

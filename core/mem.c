@@ -2,6 +2,7 @@
 #include "mem.h"
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 void *pl_mem_map(int64_t bytes)
 {
@@ -26,6 +27,13 @@ void pl_mem_unmap(void *p, int64_t bytes)
     if (!p) return;
     if (bytes < PL_HUGE) free(p);
     else munmap(p, (size_t)pl_round_up(bytes, PL_HUGE));
+}
+
+void pl_mem_drop(const void *from, const void *to)
+{
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    const int64_t first = pl_round_up((int64_t)(intptr_t)from, page), last = (int64_t)(intptr_t)to / page * page;
+    if (last > first) madvise((void *)(intptr_t)first, (size_t)(last - first), MADV_DONTNEED);
 }
 
 int pl_mem_grow(void **p, int32_t *cap, int32_t n, size_t size, pl_err *err)

@@ -2,6 +2,7 @@
 #include "tensor.h"
 #include "dev.h"
 #include "dtype.h"
+#include "mem.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -121,6 +122,11 @@ void pl_tensor_release(pl_tensor *t)
     if (st->dev) st->dev->stream.backend->free(st->dev->stream.impl, st->data, st->bytes);
     else if (st->release) st->release(st->owner, st);
     free(st);
+}
+
+void pl_tensor_done_with(const pl_tensor *t, const void *from, const void *to)
+{
+    if (t->storage && t->storage->file) pl_mem_drop(from, to);
 }
 
 static char *at_element(const pl_tensor *t, int64_t element)

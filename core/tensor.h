@@ -11,6 +11,7 @@ struct pl_storage {
     pl_dev *dev;                              /* allocation of this device, or NULL */
     void (*release)(void *owner, struct pl_storage *st); /* borrowed memory: called when the last view goes; may be NULL */
     void *owner;
+    bool file; /* a mapping of a file that nobody writes: pages may leave memory, and come back when read */
 };
 
 /* A view of memory that `owner` holds; release(owner) is called when the last view of it is gone. */
@@ -19,6 +20,10 @@ int pl_tensor_borrow(pl_tensor *out, int32_t dtype, int32_t ndim, const int64_t 
 /* Storage of `bytes` on dev behind a tensor of the given shape, dense strides (packed layouts say their size). */
 int pl_tensor_alloc(pl_tensor *out, pl_dev *dev, int32_t dtype, int32_t layout, int32_t ndim, const int64_t *dim,
                     int64_t bytes, pl_err *err);
+
+/* Bytes from..to of the tensor's data have been read and will not be soon: their pages leave memory, if they are a file's. */
+enum { PL_DROP_BYTES = 8 << 20 }; /* a good piece to read before saying so */
+void pl_tensor_done_with(const pl_tensor *t, const void *from, const void *to);
 
 int64_t pl_tensor_count(const pl_tensor *t);                   /* elements */
 bool pl_tensor_is_dense(const pl_tensor *t);                   /* row-major without gaps */

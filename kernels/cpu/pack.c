@@ -327,6 +327,7 @@ typedef struct pack_job {
     const int32_t *row_map;
     uint8_t *out;
     int64_t row_bytes; /* of the source */
+    int64_t b0;        /* first block of the piece in work */
 } pack_job;
 
 static void pack_blocks(void *arg, int64_t from, int64_t to, int thread)
@@ -337,7 +338,7 @@ static void pack_blocks(void *arg, int64_t from, int64_t to, int thread)
     const pl_layout *l = &pl_layout_table[dtype];
     const int64_t n = j->w->dim[0], k = j->w->dim[1], row_blocks = (k + l->k - 1) / l->k, units = (k + UNIT - 1) / UNIT;
     const int64_t per = l->k / UNIT;
-    for (int64_t b = from; b < to; b++) {
+    for (int64_t b = j->b0 + from; b < j->b0 + to; b++) {
         uint8_t *out = j->out + b * row_blocks * l->bytes;
         memset(out, 0, (size_t)(row_blocks * l->bytes));
         for (int r = 0; r < ROWS && b * ROWS + r < n; r++) {
@@ -363,7 +364,15 @@ int pl_cpu_pack(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t 
         return pl_fail(err, PL_ESHAPE, "pack: w is %s, want whole blocks of %s", shape, pl_dtype_name(w->dtype));
     PL_TRY(pl_tensor_alloc(out, s->dev, w->dtype, PL_PACKED, 2, w->dim, bytes, err));
     const int64_t row_bytes = pl_dtype_row_bytes(w->dtype, pl_dtype_block(w->dtype)) * (w->stride[0] / pl_dtype_block(w->dtype));
-    pack_job j = {w, row_map, out->data, row_bytes};
-    pl_parallel(s, (w->dim[0] + ROWS - 1) / ROWS, 1, pack_blocks, &j);
+    pack_job j = {w, row_map, out->data, row_bytes, 0};
+    /* in pieces, so that the source need not be in memory as a whole; mapped rows come from anywhere */
+    const int64_t blocks = (w->dim[0] + ROWS - 1) / ROWS;
+    const int64_t piece = row_map ? blocks : pl_max(1, PL_DROP_BYTES / (row_bytes * ROWS));
+    for (int64_t b = 0; b < blocks; b += piece) {
+        j.b0 = b;
+        pl_parallel(s, pl_min(piece, blocks - b), 1, pack_blocks, &j);
+        const uint8_t *from = (const uint8_t *)w->data + b * ROWS * row_bytes;
+        pl_tensor_done_with(w, from, from + pl_min(piece * ROWS, w->dim[0] - b * ROWS) * row_bytes);
+    }
     return PL_OK;
 }
