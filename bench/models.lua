@@ -1,5 +1,7 @@
--- models.lua PEER MODEL [PAIRS]: prefill (512 tokens) and decode (128 tokens) of one GGUF file, perilune beside llama.cpp
--- (PEER: its llama-bench), whole processes in turn, pinned, 1 and 2 threads. Prints medians, ranges and the ratio by pairs,
+-- models.lua PEER MODEL [PAIRS]: prefill (512 tokens) and decode (128 tokens) of one GGUF file, perilune beside
+-- llama.cpp
+-- (PEER: its llama-bench), whole processes in turn, pinned, 1 and 2 threads. Prints medians, ranges and the ratio by
+-- pairs,
 -- and appends a CSV row a line to bench/results/models.csv. Run by pl-lua.
 local cjson = require "cjson"
 local peer, model, pairs_wanted = arg[1], arg[2], tonumber(arg[3] or 9)
@@ -22,14 +24,15 @@ prompt = table.concat(prompt, ",")
 -- tokens per second of one run; load is not counted on either side
 local function ours(kind, threads)
   local what = kind == "prefill" and ("--ids %s --max-tokens 1"):format(prompt) or "--ids 300 --max-tokens 129"
-  local r = cjson.decode(output(("%s%s run '%s' %s --ignore-eos --temperature 0 --act %s --threads %d --json"):format(pinned(threads),
-    perilune, model, what, act, threads)))
+  local command = "%s%s run '%s' %s --ignore-eos --temperature 0 --act %s --threads %d --json"
+  local r = cjson.decode(output(command:format(pinned(threads), perilune, model, what, act, threads)))
   return r.timings[kind .. "_tok_s"]
 end
 
 local function theirs(kind, threads)
   local what = kind == "prefill" and "-p 512 -n 0" or "-p 0 -n 128"
-  local r = cjson.decode(output(("%s'%s' -m '%s' -t %d -r 1 -o json %s 2>/dev/null"):format(pinned(threads), peer, model, threads, what)))
+  local r = cjson.decode(output(("%s'%s' -m '%s' -t %d -r 1 -o json %s 2>/dev/null"):format(pinned(threads), peer,
+    model, threads, what)))
   return r[1].avg_ts
 end
 
@@ -60,8 +63,10 @@ for _, kind in ipairs { "prefill", "decode" } do
     local ma, la, ha = median(a)
     local mb, lb, hb = median(b)
     local mr, lr, hr = median(ratio)
-    print(("%-8s %7d  %7.1f (%7.1f-%7.1f)  %7.1f (%7.1f-%7.1f)  %.2f (%.2f-%.2f)"):format(kind, threads, ma, la, ha, mb, lb, hb, mr, lr, hr))
-    csv:write(("%s,%s,%s,%s,%s,%s,%d,%d,%.1f,%.1f,%.3f\n"):format(os.date "!%Y-%m-%d", commit, cpu:gsub(",", " "), model:match "[^/]+$", act,
+    print(("%-8s %7d  %7.1f (%7.1f-%7.1f)  %7.1f (%7.1f-%7.1f)  %.2f (%.2f-%.2f)"):format(kind, threads, ma, la, ha,
+      mb, lb, hb, mr, lr, hr))
+    csv:write(("%s,%s,%s,%s,%s,%s,%d,%d,%.1f,%.1f,%.3f\n"):format(os.date "!%Y-%m-%d", commit, cpu:gsub(",", " "),
+      model:match "[^/]+$", act,
       kind, threads, pairs_wanted, ma, mb, mr))
   end
 end

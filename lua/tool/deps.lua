@@ -1,5 +1,6 @@
 -- deps.lua: checks who may include or require whom (core/README.md, "Layers"). Reads the files that git tracks.
-local order = { "pl", "pl_ops", "base", "mem", "metrics", "quant", "dtype", "tensor", "sig", "dev", "plugin", "json", "toc", "meta", "config",
+local order = { "pl", "pl_ops", "base", "mem", "metrics", "quant", "dtype", "tensor", "sig", "dev", "plugin", "json",
+  "toc", "meta", "config",
   "gguf", "safetensors", "tok", "ckpt", "coll", "kv", "prog", "sample", "engine" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
@@ -23,14 +24,16 @@ local function place(name) return rank[name] or rank[(name:match "^(%a+)_")] end
 
 local generated = { ops_backend = true }
 local host_only = { host = true, lua_host = true, main = true }
-local for_kernels = { pl = true, pl_ops = true, base = true, dev = true, coll = true, tensor = true, dtype = true, kv = true,
+local for_kernels = { pl = true, pl_ops = true, base = true, dev = true, coll = true, tensor = true, dtype = true,
+  kv = true,
   quant = true, mem = true, ops_backend = true }
 
 local function check_core(path)
   local me = stem(path)
   each_line(path, function(line, n)
     local header = line:match '^%s*#%s*include%s+"([^"]+)"'
-    if line:match "[<\"]lua[%w]*%.h[>\"]" and me ~= "lua_host" then complain(path, n, "only lua_host.c may include lua.h") end
+    if line:match "[<\"]lua[%w]*%.h[>\"]" and me ~= "lua_host" then complain(path, n,
+      "only lua_host.c may include lua.h") end
     if line:match '#%s*include%s+[<"]cuda' then complain(path, n, "no CUDA header in core") end
     if not header then return end
     if header:match "/" then complain(path, n, "core includes nothing outside core") return end
@@ -38,7 +41,8 @@ local function check_core(path)
     if generated[other] or host_only[me] then return end
     if not place(other) then complain(path, n, "%s is not in the order of lua/tool/deps.lua", header) return end
     if not place(me) then complain(path, n, "%s is not in the order of lua/tool/deps.lua", path) return end
-    if path:match "%.h$" and place(other) > place(me) then complain(path, n, "%s.h comes before %s in the order", me, header) end
+    if path:match "%.h$" and place(other) > place(me) then complain(path, n, "%s.h comes before %s in the order", me,
+      header) end
   end)
 end
 
@@ -57,7 +61,8 @@ end
 local function check_lua(path)
   each_line(path, function(line, n)
     for name in line:gmatch 'require%s*%(?%s*"([^"]+)"' do
-      if path:match "^recipes/" and name ~= "pl" and name ~= "pl.nn" then complain(path, n, "a recipe requires only pl and pl.nn") end
+      if path:match "^recipes/" and name ~= "pl" and name ~= "pl.nn" then complain(path, n,
+        "a recipe requires only pl and pl.nn") end
       if name == "ffi" and path:match "^lua/pl/" and path ~= "lua/pl/abi.lua" then
         complain(path, n, "lua/pl reaches C through pl.abi alone")
       end

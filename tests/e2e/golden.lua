@@ -21,14 +21,17 @@ local models = {
   { name = "gemma3-270m-q4_k_m", path = cache .. "gemma-3-270m-q4_k_m.gguf", real = true },
   { name = "qwen2.5-coder-0.5b-q4_k_m", path = cache .. "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", real = true },
 }
-for _, name in ipairs { "tiny-qwen2", "tiny-qwen3", "tiny-gemma3", "tiny-llama3", "tiny-llama-linear", "tiny-llama-yarn",
+for _, name in ipairs { "tiny-qwen2", "tiny-qwen3", "tiny-gemma3", "tiny-llama3", "tiny-llama-linear",
+  "tiny-llama-yarn",
   "tiny-llama-gguf", "tiny-qwen2-gguf", "tiny-qwen3-gguf" } do
   models[#models + 1] = { name = name, path = "tests/data/" .. name .. (name:match "gguf$" and "/model.gguf" or ""),
     golden = ("tests/golden/%s/logits.jsonl"):format(name), own = true, random = true }
 end
 local bounds = {
-  f32 = { real = { max = 0.001, mean = 0.001, nll = 0.0002 }, tiny = { max = 0.0005, mean = 0.0005, nll = 0.0002 }, margin = 0.005 },
-  bf16 = { real = { max = 0.20, mean = 0.035, nll = 0.03 }, tiny = { max = 0.03, mean = 0.004, nll = 0.006 }, margin = 0.2 },
+  f32 = { real = { max = 0.001, mean = 0.001, nll = 0.0002 }, tiny = { max = 0.0005, mean = 0.0005, nll = 0.0002 },
+    margin = 0.005 },
+  bf16 = { real = { max = 0.20, mean = 0.035, nll = 0.03 }, tiny = { max = 0.03, mean = 0.004, nll = 0.006 },
+    margin = 0.2 },
 }
 bounds.f32.random = { max = 0.0002, mean = 0.0001, nll = 0.0001 }
 bounds.bf16.random = { max = 0.20, mean = 0.06, nll = 0.04 }
@@ -66,13 +69,15 @@ local function check_scores(m, g, act, b)
     end
   end
   local mean, nll = sum / #g.top, g.nll_mean ~= cjson.null and math.abs(got.nll - g.nll_mean) or 0
-  verdict(missing == 0 and max <= b.max and mean <= b.mean and nll <= b.nll, "%s %s %s: log-probability max %.5f mean %.5f nll %.5f",
+  verdict(missing == 0 and max <= b.max and mean <= b.mean and nll <= b.nll,
+    "%s %s %s: log-probability max %.5f mean %.5f nll %.5f",
     m.name, g.id, act, max, mean, nll)
 end
 
 local function check_greedy(m, g, act, margin)
   local ids = table.concat(g.ids, ",")
-  local got = call(("run '%s' --ids %s --max-tokens %d --ignore-eos --temperature 0 --act %s --json"):format(m.path, ids,
+  local got = call(("run '%s' --ids %s --max-tokens %d --ignore-eos --temperature 0 --act %s --json"):format(m.path,
+    ids,
     #g.greedy.ids, act))
   local upto = #g.greedy.ids
   for i, gap in ipairs(g.greedy.margin) do
@@ -81,13 +86,15 @@ local function check_greedy(m, g, act, margin)
   for _, at in ipairs(g.greedy.cache_disagrees_at or {}) do upto = math.min(upto, at) end
   local same = true
   for i = 1, upto do same = same and got.tokens[i] == g.greedy.ids[i] end
-  verdict(same and #got.tokens == #g.greedy.ids, "%s %s %s: greedy tokens, %d of %d decided", m.name, g.id, act, upto, #g.greedy.ids)
+  verdict(same and #got.tokens == #g.greedy.ids, "%s %s %s: greedy tokens, %d of %d decided", m.name, g.id, act, upto,
+    #g.greedy.ids)
 end
 
 for _, m in ipairs(models) do
   local golden = shared and not m.random and ("../shared/golden/%s/logits.jsonl"):format(m.name) or m.golden
   if not golden or not exists(golden) or not exists(m.path:match "%.gguf$" and m.path or m.path .. "/config.json") then
-    print(("skip %s: %s"):format(m.name, (not golden or not exists(golden)) and "no golden (../shared is not there)" or "no model file"))
+    print(("skip %s: %s"):format(m.name, (not golden or not exists(golden)) and "no golden (../shared is not there)"
+      or "no model file"))
     n_skipped = n_skipped + 1
   else
     for line in io.lines(golden) do

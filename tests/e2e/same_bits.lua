@@ -1,11 +1,13 @@
 -- The same request alone and among 15 others, with 1, 2 and 3 threads, on every path that the machine has: the same
--- logits, bit for bit. A counter per path shows which one ran, and asking for a path that the machine lacks is an error.
+-- logits, bit for bit. A counter per path shows which one ran, and asking for a path that the machine lacks is an
+-- error.
 local abi, model = require "pl.abi", require "pl.model"
 local C, check = abi.C, abi.check
 
 local N = 16 -- requests
 local tiny = "tests/data/tiny-llama"
-local smollm2 = (os.getenv "XDG_CACHE_HOME" or os.getenv "HOME" .. "/.cache") .. "/perilune/SmolLM2-135M-Instruct.Q4_1.gguf"
+local smollm2 = (os.getenv "XDG_CACHE_HOME"
+  or os.getenv "HOME" .. "/.cache") .. "/perilune/SmolLM2-135M-Instruct.Q4_1.gguf"
 local passed, failed = 0, 0
 local function verdict(ok, fmt, ...)
   if ok then passed = passed + 1 else failed = failed + 1 end
@@ -41,7 +43,8 @@ local function logits(m, lists)
   assert(check(C.pl_prog_run(m.prog.ptr, m.engine.kv, batch, result, abi.err)))
   local out, V = {}, m.trace.vocab
   for i = 1, #lists do
-    out[i] = abi.string(abi.cast("char *", abi.cast("float *", result[0].data) + (i - 1) * tonumber(result[0].stride[0])), V * 4)
+    out[i] = abi.string(abi.cast("char *", abi.cast("float *",
+      result[0].data) + (i - 1) * tonumber(result[0].stride[0])), V * 4)
     C.pl_kv_seq_free(m.engine.kv, spans[i - 1].seq)
   end
   return out
@@ -56,10 +59,12 @@ local function run(path_of_model, act, longest, skip)
   for _, path in ipairs(names) do
     if not C.pl_dev_has_path(abi.path[path]) then
       local ok, e = pcall(model.load, path_of_model, { path = path, threads = 1 })
-      verdict(not ok and tostring(e):find(path, 1, true), "%s: a machine without it says so: %s", path, tostring(e):match "[^\n]*")
+      verdict(not ok and tostring(e):find(path, 1, true), "%s: a machine without it says so: %s", path,
+        tostring(e):match "[^\n]*")
     elseif not skip[path] then
       for _, threads in ipairs { 1, 2, 3 } do
-        local m = model.load(path_of_model, { path = path, threads = threads, act = act, batch = N, tokens = 512, context = 128 })
+        local m = model.load(path_of_model, { path = path, threads = threads, act = act, batch = N, tokens = 512,
+          context = 128 })
         local lists = {}
         for i = 1, N do lists[i] = prompt(i, m.trace.vocab, longest) end
         local together, alone = logits(m, lists), {}
@@ -72,7 +77,8 @@ local function run(path_of_model, act, longest, skip)
         local counts = m.dev:counts()
         local ran, others = act == "f32" and float_path[path] or path, 0
         for name, n in pairs(counts) do if name ~= ran then others = others + n end end
-        verdict(same and counts[ran] > 0 and others == 0, "%s act %s, %s, %d threads: %d products on %s%s", path_of_model:match "[^/]+$", act,
+        verdict(same and counts[ran] > 0 and others == 0, "%s act %s, %s, %d threads: %d products on %s%s",
+          path_of_model:match "[^/]+$", act,
           path, threads, counts[ran], ran, same and "" or ", other bits from request " .. first .. " on")
         local dev = m.dev
         m:close()
@@ -83,7 +89,8 @@ local function run(path_of_model, act, longest, skip)
 end
 
 local have = {}
-for _, path in ipairs(names) do have[#have + 1] = path .. (C.pl_dev_has_path(abi.path[path]) and "" or " (not on this machine)") end
+for _, path in ipairs(names) do have[#have + 1] = path .. (C.pl_dev_has_path(abi.path[path]) and ""
+  or " (not on this machine)") end
 print("paths: " .. table.concat(have, ", "))
 run(tiny, "bf16", 31, {})
 run(tiny, "f32", 31, {})
