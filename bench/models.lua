@@ -1,8 +1,6 @@
 -- models.lua PEER MODEL [PAIRS]: prefill (512 tokens) and decode (128 tokens) of one GGUF file, perilune beside
--- llama.cpp
--- (PEER: its llama-bench), whole processes in turn, pinned, 1 and 2 threads. Prints medians, ranges and the ratio by
--- pairs,
--- and appends a CSV row a line to bench/results/models.csv. Run by pl-lua.
+-- llama.cpp (PEER: its llama-bench), whole processes in turn, pinned, 1 and 2 threads. Prints medians, ranges and the
+-- ratio by pairs, and appends a CSV row a line to bench/results/models.csv. Run by pl-lua.
 local cjson = require "cjson"
 local peer, model, pairs_wanted = arg[1], arg[2], tonumber(arg[3] or 9)
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
