@@ -205,6 +205,31 @@ end
 
 function M.open(path) return name_it(open_c(path)) end
 
+-- Questions that a recipe may ask, and how many of their arguments are names.
+local questions = { get = 2, num = 2, int = 2, has = 1, shape = 1, values = 1, tied = 0 }
+
+--- A checkpoint as a recipe's dims function sees it: it answers questions, and cannot be changed or closed.
+function M.for_recipe(c)
+  local shown = { format = c.format, arch = c.arch, path = c.path }
+  for name, n_names in pairs(questions) do
+    shown[name] = function(_, ...)
+      for i = 1, n_names do
+        local v = select(i, ...)
+        if type(v) ~= "string" and (v ~= nil or n_names == 1) then
+          err.raise(("meta:%s: name %d is a %s, want a text"):format(name, i, type(v)))
+        end
+      end
+      return methods[name](c, ...)
+    end
+  end
+  return setmetatable({}, { __metatable = false,
+    __newindex = function() err.raise "a checkpoint cannot be changed" end,
+    __index = function(_, k)
+      if shown[k] ~= nil then return shown[k] end
+      err.unknown("a checkpoint", tostring(k), err.names(shown))
+    end })
+end
+
 --- A checkpoint made of tables, for tests: { format, arch, config = { key = value }, tensors = { name = {
 --- dtype, shape } } }.
 function M.stub(t)

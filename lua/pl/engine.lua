@@ -77,6 +77,38 @@ function State:has_plan() return next(self._planned) ~= nil end
 --- The next token of a request.
 function State:decode(r) return self:prefill(r, 1) end
 
+--- The state as a policy sees it: it can be asked and planned with, and not be changed.
+local function shown_to_policy(state)
+  local function readonly(what, get)
+    local function refuse(_, k) err.raise(("%s.%s cannot be set by a policy"):format(what, tostring(k))) end
+    return setmetatable({}, { __metatable = false, __index = function(_, k) return get(k) end, __newindex = refuse })
+  end
+  local function record(what, r)
+    if not abi.istype("pl_request", r) then err.raise(("s:%s: %s, want a request"):format(what, schema.show(r))) end
+    return r
+  end
+  local shown = {
+    running = function() return state:running() end,
+    waiting = function() return state:waiting() end,
+    has_plan = function() return state:has_plan() end,
+    pages_for = function(_, r) return state:pages_for(record("pages_for", r)) end,
+    decode = function(_, r) return state:decode(record("decode", r)) end,
+    prefill = function(_, r, n)
+      record("prefill", r)
+      if type(n) ~= "number" or n % 1 ~= 0 or n > 2 ^ 31 - 1 then
+        err.raise(("s:prefill: %s tokens, want a whole number"):format(schema.show(n)))
+      end
+      return state:prefill(r, n)
+    end,
+    tokens = readonly("s.tokens", function(k) return state.tokens[k] end),
+    pages = readonly("s.pages", function(k) return state.pages[k] end),
+  }
+  return readonly("s", function(k)
+    if shown[k] == nil then err.unknown("the state of a step", tostring(k), err.names(shown)) end
+    return shown[k]
+  end)
+end
+
 -- The engine ------------------------------------------------------------------------------------------------
 
 local Engine = {}
@@ -106,6 +138,7 @@ function M.open(o)
   self.ptr = ptr[0] -- no finalizer of its own: it must go before the cache, which close() sees to
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
   self.state = setmetatable({ _ptr = self.ptr, _kv = self.kv, _page = page, tokens = { left = 0 } }, state_mt)
+  self.shown = shown_to_policy(self.state)
   return self
 end
 
@@ -165,7 +198,7 @@ function Engine:step()
   local state = self.state
   state:_look()
   state.tokens.left = C.pl_engine_step_left(self.ptr)
-  self.run_policy(state)
+  self.run_policy(self.shown)
   if not state:has_plan() then err.raise "engine: the policy plans nothing, though requests wait" end
   local ok, code = check(C.pl_engine_step(self.ptr, e))
   if not ok then err.raise(("engine: the step failed: %s"):format(code), nil, code) end

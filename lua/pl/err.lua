@@ -109,6 +109,11 @@ function M.place()
   return running
 end
 
+--- A text without what a terminal would act on: control characters but tab and newline become "\\27" and the like.
+function M.printable(s)
+  return (string.gsub(s, "[%z\1-\8\11-\31\127]", function(c) return format("\\%d", string.byte(c)) end))
+end
+
 local methods = {}
 local mt = { __index = methods, __metatable = false }
 function mt.__tostring(e)
@@ -120,7 +125,7 @@ function mt.__tostring(e)
     if #out == 8 then break end
     out[#out + 1] = "         " .. n
   end
-  return table.concat(out, "\n")
+  return M.printable(table.concat(out, "\n"))
 end
 
 --- An error object; tostring gives the whole report.
@@ -130,7 +135,19 @@ function M.new(msg, notes, file, line, code)
     text = file and line and M.text_of(file, line) }, mt)
 end
 
-function M.is(e) return type(e) == "table" and rawget(e, "notes") ~= nil and rawget(e, "msg") ~= nil end
+function M.is(e) return debug.getmetatable(e) == mt end
+
+--- What a sandbox threw, as an error object of texts and numbers only: a recipe can write in one it caught.
+function M.clean(e)
+  if not M.is(e) then return M.new(type(e) == "string" and e or "error object is a " .. type(e)) end
+  local function only(kind, v) return type(v) == kind and v or nil end
+  local c = setmetatable({ msg = only("string", e.msg) or "error", file = only("string", e.file),
+    line = only("number", e.line), code = only("string", e.code), text = only("string", e.text),
+    notes = {} }, mt)
+  local notes = only("table", e.notes) or {}
+  for i = 1, 8 do c.notes[i] = only("string", rawget(notes, i)) end
+  return c
+end
 
 --- Raise an error at the author's line.
 function M.raise(msg, notes, code)

@@ -37,9 +37,11 @@ function M.new(t)
 end
 
 --- A copy with other values in place (command-line options), and defaults for the rest.
-function methods:with(name, over)
-  local p = {}
-  for k, v in pairs(self) do p[k] = v end
+function M.with(self, name, over)
+  local given = {}
+  for k in pairs(fields) do given[k] = rawget(self, k) end
+  local p = M.new(given) -- checked again: a recipe can write in its pool
+  p.file, p.line = rawget(self, "file"), rawget(self, "line")
   for _, k in ipairs { "act", "kv", "batch", "tokens", "context", "threads" } do
     if over and over[k] ~= nil then p[k] = over[k] end
   end
@@ -48,7 +50,7 @@ function methods:with(name, over)
   p.act = p.act or "bf16"
   p.kv = p.kv or p.act
   p.batch, p.tokens, p.threads = p.batch or 1, p.tokens or 512, p.threads or 0
-  return setmetatable(p, mt)
+  return p
 end
 
 --- Every class named here must occur among the weights, and every weight must get a format.

@@ -48,6 +48,13 @@ function M.integrity(t)
     on_mismatch = { abort_request = true, stop_engine = true } }, t)
 end
 
+-- The entries of a table, without what a metatable would make of it.
+local function plain(t)
+  local o = {}
+  for k, v in next, t do o[k] = v end
+  return o
+end
+
 --- Run a recipe's text under the name that errors show.
 function M.load_text(text, name, limits)
   local pl = require "pl"
@@ -57,6 +64,9 @@ function M.load_text(text, name, limits)
     error(err.new("a recipe returns pl.recipe { ... }, not " .. (r == nil and "nothing" or "a " .. type(r)),
       nil, name, 1), 0)
   end
+  -- a copy: the recipe keeps what it returned, and could write in it later
+  r = box:call(schema.check, "recipe", fields, r)
+  r.pools, r.serves = plain(r.pools), plain(r.serves or {})
   r.box, r.file = box, name
   return r
 end
@@ -105,7 +115,7 @@ function M.fit(r, meta, dims)
   local box = r.box
   local d = dims or r.dims
   if type(d) == "function" then
-    if meta then d = box:call(d, meta) else d = r.example end
+    if meta then d = box:call(d, require("pl.checkpoint").for_recipe(meta)) else d = r.example end
     if not d then
       error(err.new(("recipe '%s' takes its dims from a checkpoint, and has no example"):format(r.name), nil,
         r.file, 1), 0)
@@ -136,7 +146,7 @@ function M.trace(model, pool_name, over)
     pool_name = names[1]
   end
   if not pools[pool_name] then err.unknown("recipe.pools", pool_name, err.names(pools)) end
-  local p = pools[pool_name]:with(pool_name, over)
+  local p = pool.with(pools[pool_name], pool_name, over)
   return trace.run(model, p), p
 end
 

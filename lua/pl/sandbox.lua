@@ -12,8 +12,30 @@ M.limits = { instructions = 3e7, seconds = 10, megabytes = 256 } -- of one call
 local TICK = 100         -- instructions between two looks at the limits
 local MAX_TEXT = 2 ^ 20  -- bytes of one string that a library function makes
 local MAX_STEPS = 2 ^ 27 -- steps that a pattern may take at worst
+local MAX_NESTED = 8     -- coroutines and callbacks of library functions within each other: C stack
 
 local function refuse(what, why) err.raise(("%s: %s"):format(what, why)) end
+
+-- Functions that call f(...) one level deeper; `attempt` returns as pcall does.
+local function nesting()
+  local depth = 0
+  local function out(...)
+    depth = depth - 1
+    return ...
+  end
+  local function attempt(call, f, ...)
+    if depth == MAX_NESTED then
+      err.raise(("coroutines or callbacks nested more than %d deep"):format(MAX_NESTED))
+    end
+    depth = depth + 1
+    return out(call(f, ...))
+  end
+  local function results(ok, ...)
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return attempt, function(f, ...) return results(attempt(pcall, f, ...)) end
+end
 
 -- The worst that matching can cost: one loop over the subject per quantifier, and one for the start. Real
 -- patterns of recipes are far below the limit; `.-.-.-x` on a long text is above it.
@@ -34,7 +56,7 @@ local function check_pattern(what, s, pattern)
   return s, pattern
 end
 
-local function bounded_string()
+local function bounded_string(nested)
   local s = {}
   for _, name in ipairs { "byte", "char", "len", "lower", "upper", "reverse", "sub" } do
     s[name] = string[name]
@@ -88,7 +110,8 @@ local function bounded_string()
         refuse("gsub", "the result could be too long")
       end
     end
-    return string.gsub(text, pattern, with, n)
+    if type(with) == "string" then return string.gsub(text, pattern, with, n) end
+    return nested(string.gsub, text, pattern, with, n)
   end
   function s.format(form, ...)
     form = tostring(form)
@@ -104,7 +127,7 @@ local function bounded_string()
   return s
 end
 
-local function bounded_table()
+local function bounded_table(nested)
   local t = { maxn = table.maxn }
   local function list(what, l)
     if type(l) ~= "table" then refuse(what, ("a %s, want a table"):format(type(l))) end
@@ -128,7 +151,7 @@ local function bounded_table()
   end
   function t.sort(l, less)
     if list("sort", l) > 1e5 then refuse("sort", ("%d entries, want at most 100000"):format(#l)) end
-    table.sort(l, less)
+    nested(table.sort, l, less)
   end
   function t.concat(l, sep, from, to)
     local n = list("concat", l)
@@ -204,7 +227,7 @@ local function environment(box, modules)
   end
   function env.print(...)
     local o = {}
-    for i = 1, select("#", ...) do o[i] = tostring((select(i, ...))):sub(1, 4096) end
+    for i = 1, select("#", ...) do o[i] = err.printable(string.sub(tostring((select(i, ...))), 1, 4096)) end
     io.stderr:write(table.concat(o, "\t"), "\n")
   end
   function env.require(name)
@@ -215,7 +238,7 @@ local function environment(box, modules)
   end
   local co = {}
   for _, name in ipairs { "create", "running", "status", "yield" } do co[name] = coroutine[name] end
-  function co.resume(c, ...) return settle(box, coroutine.resume(c, ...)) end
+  function co.resume(c, ...) return settle(box, box.attempt(coroutine.resume, c, ...)) end
   function co.wrap(f)
     local c = coroutine.create(f)
     local function result(ok, ...)
@@ -226,7 +249,7 @@ local function environment(box, modules)
   end
   local maths = {}
   for k, v in pairs(math) do if k ~= "random" and k ~= "randomseed" then maths[k] = v end end
-  env.coroutine, env.math, env.table = co, maths, bounded_table()
+  env.coroutine, env.math, env.table = co, maths, bounded_table(box.nested)
   -- the very functions that methods of strings are, so not to be replaced
   env.string = readonly("string", box.string)
   env._G = env
@@ -245,7 +268,9 @@ end
 
 --- A new sandbox. modules: what `require` gives, by name. limits: see M.limits.
 function M.new(modules, limits)
-  local box = setmetatable({ limits = limits or M.limits, string = bounded_string() }, Box)
+  local attempt, nested = nesting()
+  local box = setmetatable({ limits = limits or M.limits, attempt = attempt, nested = nested,
+    string = bounded_string(nested) }, Box)
   local shown = {}
   for name, t in pairs(modules) do shown[name] = readonly(name, t) end
   box.env = environment(box, shown)
@@ -306,7 +331,7 @@ local function guarded(box, l, watch, f, ...)
   if not ok then error(err.is(r) and r or err.new(tostring(r)), 0) end
   if r[2] == "not enough memory" and not r[1] then box:out_of_memory(file, line) end
   if box.dead then error(box.dead, 0) end
-  if not r[1] then error(err.is(r[2]) and r[2] or err.new(tostring(r[2])), 0) end
+  if not r[1] then error(err.clean(r[2]), 0) end
   return unpack(r, 2, table.maxn(r))
 end
 

@@ -56,6 +56,7 @@ function M.whole(least)
     if type(v) ~= "number" or v % 1 ~= 0 or v < least then
       return ("%s, want a whole number of at least %d"):format(M.show(v), least)
     end
+    if v > 2 ^ 31 - 1 then return ("%s, want at most 2147483647"):format(M.show(v)) end
   end
 end
 

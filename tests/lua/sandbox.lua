@@ -66,6 +66,10 @@ local refused = {
   { "error({})", "error object is a table" },
     { "error(setmetatable({}, { __tostring = function() while true do end end }))", "error object" },
   { "return error()", "error object" },
+  { "local function f() return coroutine.wrap(f)() end f()", "nested" },
+  { "local function f() return (('x'):gsub('x', f)) end f()", "nested" },
+  { "local function f(a, b) table.sort({ 1, 2 }, f) return a < b end f(1, 2)", "nested" },
+  { "error(setmetatable({ notes = {}, msg = 'x' }, { __tostring = function() while true do end end }))", "error object" },
   { "goto = 1", "" }, { "\27LJ\2", "bytecode" },
 }
 for _, c in ipairs(refused) do

@@ -1,0 +1,85 @@
+-- Recipes that turn on the program which reads them: what they are given cannot be changed, closed or crashed, and
+-- what they hand back runs nothing of theirs outside of the sandbox.
+local recipe, err, model = require "pl.recipe", require "pl.err", require "pl.model"
+local passed, failed = 0, 0
+local function verdict(ok, what)
+  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
+end
+
+local text = [[
+local pl = require "pl"
+local nn = require "pl.nn"
+local r
+local function loop() while true do end end
+local function forward(ids, w, kv, d)
+  FORWARD
+  local x = pl.op.embed(w.embed, ids)
+  for i in pl.each_layer(d.layers) do
+    local l = w[i]
+    x = x + nn.gqa(pl.op.rms_norm(x, l.norm1, d.eps), l.attn, kv, d)
+    x = x + nn.swiglu(pl.op.rms_norm(x, l.norm2, d.eps), l.mlp)
+  end
+  return nn.logits(x, w, kv, d)
+end
+local p = pl.pool { batch = 2, tokens = 64, weights = { rest = "stored" } }
+r = pl.recipe {
+  name = "hostile", dims = function(meta) DIMS return nn.llama_dims(meta) end, weights = nn.llama_weights { pairs = true },
+  forward = forward, cache = nn.gqa_cache, pools = { all = p },
+  schedule = function(s) SCHEDULE return pl.policy.decode_first(s) end,
+}
+LAST
+return r
+]]
+
+-- Loads and runs the recipe with parts in place; returns what is wrong with it, or nil.
+local function try(parts)
+  local path = os.tmpname() .. ".lua"
+  local f = assert(io.open(path, "wb"))
+  f:write((text:gsub("%f[%w]%u%u%u+%f[%W]", function(k) return parts[k] or "" end)))
+  f:close()
+  local m
+  local stderr, said = io.stderr, {}
+  io.stderr = { write = function(_, ...) for _, s in ipairs { ... } do said[#said + 1] = s end end } -- luacheck: ignore
+  local ok, e = pcall(function()
+    m = model.load(path, { weights = "tests/data/tiny-llama", threads = 1 })
+    local g = m:generate { prompt = { 1, 2, 3 }, max_tokens = 2, ignore_eos = true }
+    assert(#g.ids == 2)
+  end)
+  io.stderr = stderr -- luacheck: ignore
+  if m then m:close() end
+  os.remove(path)
+  verdict(ok or err.is(e), "an error object: " .. tostring(e))
+  return table.concat(said) .. (ok and "" or tostring(e))
+end
+
+verdict(try {} == "", "the recipe as it should be")
+for _, c in ipairs {
+  -- what dims is given
+  { "has no 'close'", DIMS = "meta:close()" }, { "cannot be changed", DIMS = "meta.info = loop" },
+  { "cannot be changed", DIMS = "meta.has = loop" }, { "has no 'ptr'", DIMS = "local q = meta.ptr" },
+  { "has no 'tensor'", DIMS = "meta:tensor 'model.norm.weight'" }, { "want a text", DIMS = "meta:has(nil)" },
+  { "want a text", DIMS = "meta:get({}, {})" }, { "belongs to perilune", DIMS = "rawset(meta, 'get', loop)" },
+  -- what a policy is given: decode_first takes the place of one that fails
+  { "cannot be set", SCHEDULE = "s._ptr = nil" }, { "cannot be set", SCHEDULE = "s.running = loop" },
+  { "cannot be set", SCHEDULE = "s.tokens.left = 1e9" }, { "has no '_kv'", SCHEDULE = "local q = s._kv" },
+  { "want a request", SCHEDULE = "s:decode(nil)" }, { "want a request", SCHEDULE = "s:prefill({ id = 1 }, 1)" },
+  { "want a whole number", SCHEDULE = "for q in s:waiting() do s:prefill(q, 0 / 0) end" },
+  { "constant", SCHEDULE = "for q in s:waiting() do q.left = 9 end" },
+  -- what pl.recipe returned is not what the program goes by
+  { "", LAST = "p.with = loop" }, { "want one of", LAST = "p.act = 'f64'" }, { "want at most", LAST = "p.batch = 2 ^ 40" },
+  { "has no", LAST = "r.pools = setmetatable({}, { __index = loop })" },
+  { "", LAST = "r.serves = setmetatable({}, { __index = loop })" },
+  { "attempt to", FORWARD = "r.box.limits = nil" },
+  -- errors
+  { "error object is a table", FORWARD = "error(setmetatable({ notes = {}, msg = 'x' }, { __tostring = loop }))" },
+  { "a\\27[31mb", FORWARD = "error 'a\\27[31mb'" },
+  { "error", FORWARD = "local _, e = pcall(ids.slice, ids, 9) e.msg = setmetatable({}, { __concat = loop }) e.notes = 1 error(e)" },
+} do
+  local said = try(c)
+  verdict(said:find(c[1], 1, true) and (said ~= "") == (c[1] ~= ""), ("%s%s%s%s\n     says %q, want %q"):format(c.DIMS or "",
+    c.SCHEDULE or "", c.LAST or "", c.FORWARD or "", said, c[1]))
+  verdict(not said:find "\27", "a control character reaches the terminal")
+end
+verdict(recipe.load "llama".name == "llama", "the state is as it was")
+print(("%d passed, %d failed"):format(passed, failed))
+os.exit(failed == 0 and 0 or 1)
