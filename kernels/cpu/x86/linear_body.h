@@ -10,7 +10,7 @@
  * with more, it has to be told where the sums are (V_MAC). */
 PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_product *p, int64_t b, int64_t t0)
 {
-    enum { AHEAD = 2048, MAX_T = 6 };
+    enum { AHEAD = 4096, MAX_T = 6 };
     const pl_layout *l = &pl_layout_table[dtype];
     const float *x = p->x + t0 * p->units * UNIT, *sum = p->sum + t0 * p->units;
     const int per = l->k / UNIT, step = l->bytes / per, passes = split ? 2 : 1;
