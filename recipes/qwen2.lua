@@ -19,7 +19,8 @@ return pl.recipe {
   weights = nn.llama_weights { bias = true },
   forward = forward,
   cache = nn.gqa_cache,
-  pools = { all = pl.pool { batch = 16, tokens = 512, weights = { rest = "stored" } } },
+  -- keys with large biases: a bf16 cache would lose their small parts
+  pools = { all = pl.pool { batch = 16, tokens = 512, kv = "f32", weights = { rest = "stored" } } },
   schedule = pl.policy.decode_first,
   -- Qwen2.5-0.5B
   example = pl.dims { vocab = 151936, dim = 896, layers = 24, heads = 14, kv_heads = 2, head_dim = 64,

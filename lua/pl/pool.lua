@@ -8,7 +8,7 @@ local whole = schema.whole
 
 local fields = {
   act = acts,              -- what activations are rounded to before a product
-  kv = acts,               -- format of the cache; follows act if absent
+  kv = acts,               -- format of the cache; act's if absent, and f32 with act f32
   weights = "table",       -- format per class; `rest` for the others; "stored" = as the checkpoint has it
   batch = whole(1),        -- sequences, and rows of logits, of one step
   tokens = whole(1),       -- tokens of one step
@@ -45,9 +45,9 @@ function M.with(self, name, over)
   for _, k in ipairs { "act", "kv", "batch", "tokens", "context", "threads" } do
     if over and over[k] ~= nil then p[k] = over[k] end
   end
-  if over and over.act and not over.kv then p.kv = over.act end
   p.name = name
   p.act = p.act or "bf16"
+  if p.act == "f32" and not (over and over.kv) then p.kv = "f32" end
   p.kv = p.kv or p.act
   p.batch, p.tokens, p.threads = p.batch or 1, p.tokens or 512, p.threads or 0
   return p

@@ -27,6 +27,7 @@ function M.number(least, most)
 end
 
 function M.act(p)
+  p:option("--kv", "Format of the cache. Default: the recipe's."):choices { "f32", "bf16" }
   p:option("--act", "What activations are rounded to before a product."):choices(acts):default "bf16"
 end
 
@@ -56,7 +57,7 @@ function M.json(p) p:flag("--json", "Print one JSON object.") end
 
 --- Arguments for pl.model.open.
 function M.load_options(o, more)
-  local t = { recipe = o.recipe, weights = o.weights, act = o.act, threads = o.threads,
+  local t = { recipe = o.recipe, weights = o.weights, act = o.act, kv = o.kv, threads = o.threads,
     path = o.path ~= "auto" and o.path or nil }
   for k, v in pairs(more or {}) do t[k] = v end
   return t

@@ -17,7 +17,7 @@ end
 
 function M.run(o)
   local recipe, plan, json, err = require "pl.recipe", require "pl.plan", require "pl.json", require "pl.err"
-  local over = { act = o.act, batch = o.batch, tokens = o.tokens, context = o.context }
+  local over = { act = o.act, kv = o.kv, batch = o.batch, tokens = o.tokens, context = o.context }
   local all = {}
   if (o.model:find "%.lua$" or require("pl.recipes.text")[o.model]) and not o.weights then
     local r = recipe.load(o.model)
