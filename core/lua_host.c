@@ -1,5 +1,6 @@
 /* lua_host.c: creates the Lua state, gives it perilune's modules, and runs one of them. */
 #include "lua_host.h"
+#include <errno.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
@@ -144,7 +145,10 @@ int pl_lua_main(const char *name, int argc, char **argv)
     int status = 1;
     if (push_entry(L, name, argv[0]) || lua_pcall(L, 0, 1, 1)) fprintf(stderr, "perilune: %s\n", lua_tostring(L, -1));
     else status = lua_isnumber(L, -1) ? (int)lua_tointeger(L, -1) : 0;
-    fflush(stdout);
+    if ((fflush(stdout) || ferror(stdout)) && status == 0) {
+        fprintf(stderr, "perilune: standard output: %s\n", errno ? strerror(errno) : "write error");
+        status = 1;
+    }
     lua_setallocf(L, memory.alloc, memory.arena);
     lua_close(L);
     return status;

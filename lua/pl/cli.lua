@@ -54,7 +54,7 @@ local function dispatch(args)
   if first and first:sub(1, 1) == "-" and not repl_words[first] then
     M.usage(("unknown option '%s'"):format(first))
   end
-  if first and not first:find "[./]" and not io.open(first) then
+  if first and not repl_words[first] and not first:find "[./]" and not io.open(first) then
     local near = err.closest(first, verbs)
     M.usage(("no verb '%s'"):format(first) .. (near and (", did you mean '%s'?"):format(near) or ""))
   end

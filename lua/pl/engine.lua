@@ -81,10 +81,13 @@ function State:decode(r) return self:prefill(r, 1) end
 local function shown_to_policy(state)
   local function readonly(what, get)
     local function refuse(_, k) err.raise(("%s.%s cannot be set by a policy"):format(what, tostring(k))) end
-    return setmetatable({}, { __metatable = false, __index = function(_, k) return get(k) end, __newindex = refuse })
+    return setmetatable({}, { __metatable = false, __newindex = refuse,
+      __index = function(_, k) return get(k) end })
   end
   local function record(what, r)
-    if not abi.istype("pl_request", r) then err.raise(("s:%s: %s, want a request"):format(what, schema.show(r))) end
+    if not abi.istype("pl_request", r) then
+      err.raise(("s:%s: %s, want a request"):format(what, schema.show(r)))
+    end
     return r
   end
   local shown = {
@@ -151,7 +154,7 @@ local function number(least, most)
 end
 local request_fields = { "ids", ids = "table", max_tokens = schema.whole(0), stop = "table",
   priority = "number",
-  temperature = number(0, 100), top_p = number(0, 1), min_p = number(0, 1), top_k = schema.whole(0),
+  temperature = number(0, 100), top_p = number(1e-6, 1), min_p = number(0, 1), top_k = schema.whole(0),
     seed = number(0, 2 ^ 53),
   repetition_penalty = number(0.01, 100), presence_penalty = number(-100, 100),
     frequency_penalty = number(-100, 100),

@@ -109,7 +109,7 @@ function M.place()
   return running
 end
 
---- A text without what a terminal would act on: control characters but tab and newline become "\\27" and the like.
+--- A text without what a terminal would act on: control characters but tab and newline become "\\27".
 function M.printable(s)
   return (string.gsub(s, "[%z\1-\8\11-\31\127]", function(c) return format("\\%d", string.byte(c)) end))
 end

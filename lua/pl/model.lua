@@ -138,7 +138,6 @@ function Model:step() return self.engine:step() end
 function Model:generate(o)
   if type(o) == "string" then o = { prompt = o } end
   local r = self:submit(o)
-  C.pl_host_interrupted(true)
   M.generating = true -- Ctrl-C is taken here, not by the REPL's hook
   local fine, why = pcall(function()
     while not r.finish do

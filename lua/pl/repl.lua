@@ -211,8 +211,9 @@ local function file(args, env)
   local path = args[1]
   local f = io.open(path, "rb")
   if not f then error(err.new(path .. ": no such file"), 0) end
-  local text = f:read "*a"
+  local text, why = f:read "*a"
   f:close()
+  if not text then error(err.new(("%s: %s"):format(path, why)), 0) end
   text = text:gsub("^#![^\n]*", "")
   local chunk, msg = loadstring(text, "@" .. path)
   if not chunk then error(err.new(msg), 0) end

@@ -41,6 +41,18 @@ fails("run " .. model .. " --prompt a --ids 1", "one of --prompt, --file and --i
 fails("run " .. model .. " --ids 1,x", "'x' is not a token id", 2)
 fails("run " .. model .. " --ids 1 --act f64", "--act", 2)
 fails("run " .. model .. " --ids 1 --max-tokens -1", "max-tokens", 2)
+fails("run " .. model .. " --ids 2147483648", "is not a token id", 2)
+for _, o in ipairs { "temperature", "top-p", "min-p", "repetition-penalty" } do
+  fails("run " .. model .. " --ids 1 --" .. o .. " nan", "is not a number from", 2)
+end
+fails("run " .. model .. " --ids 1 --top-p 0", "is not a number from", 2)
+fails("run " .. model .. " --ids 1 --top-k 1e18", "at most", 1)
+fails("run " .. model .. " --ids 1 >/dev/full", "standard output", 1)
+fails("run " .. model .. " --ids 1 --json >/dev/full", "standard output", 1)
+fails("--help >/dev/full", "standard output", 1)
+fails("/tmp", "/tmp", 1)
+fails("-e", "wants a text", 2)
+fails("-e 'error {}'", "", 1)
 fails("run " .. model .. " --ids 5000", "token", 1)
 fails("run /no/such/model --ids 1", "/no/such/model", 1)
 fails("run recipes/llama.lua --ids 1", "it needs weights", 1)
@@ -49,7 +61,9 @@ fails("score " .. model .. " --file /no/such/file", "/no/such/file", 1)
 fails("check /no/such/recipe.lua", "no recipe", 1)
 fails("check llma", "did you mean 'llama'?", 1)
 
-local out, code = call "--version"
+local out, code = call "-e '1 + 1'"
+verdict(code == 0 and out == "2\n", "-e: " .. out)
+out, code = call "--version"
 verdict(code == 0 and out:match "^perilune %d+%.%d+%.%d+\n$", "--version: " .. out)
 out, code = call "--help"
 verdict(code == 0 and out:find "perilune run" and out:find "perilune plan", "--help")

@@ -80,6 +80,12 @@ for _, c in ipairs {
     c.SCHEDULE or "", c.LAST or "", c.FORWARD or "", said, c[1]))
   verdict(not said:find "\27", "a control character reaches the terminal")
 end
+-- Ctrl-C while a model is loaded ends the load
+local ffi = require "ffi"
+ffi.cdef "int raise(int);"
+ffi.C.raise(2)
+local ok, e = pcall(model.load, "tests/data/tiny-llama")
+verdict(not ok and tostring(e):find "interrupted", "Ctrl-C while loading: " .. tostring(e))
 verdict(recipe.load "llama".name == "llama", "the state is as it was")
 print(("%d passed, %d failed"):format(passed, failed))
 os.exit(failed == 0 and 0 or 1)

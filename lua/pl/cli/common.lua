@@ -19,7 +19,7 @@ M.whole = whole
 function M.number(least, most)
   return function(s)
     local n = tonumber(s)
-    if not n or n < least or n > most then
+    if not n or not (n >= least and n <= most) then
       return nil, ("'%s' is not a number from %g to %g"):format(s, least, most)
     end
     return n
@@ -63,6 +63,11 @@ function M.load_options(o, more)
   return t
 end
 
+--- Raise what went wrong with a write to standard output: a full disk, a reader that has gone.
+function M.written(ok, why)
+  if not ok then error(require("pl.err").new("standard output: " .. tostring(why or "cannot be written")), 0) end
+end
+
 local function read(path)
   local f, msg = io.open(path, "rb")
   if not f then error(require("pl.err").new(msg), 0) end
@@ -82,7 +87,7 @@ function M.prompt_of(o)
   local ids = {}
   for part in (o.ids .. ","):gmatch "([^,]*)," do
     local n = tonumber(part)
-    if not n or n % 1 ~= 0 or n < 0 then cli.usage(("--ids: '%s' is not a token id"):format(part)) end
+    if not n or n % 1 ~= 0 or n < 0 or n > 2 ^ 31 - 1 then cli.usage(("--ids: '%s' is not a token id"):format(part)) end
     ids[#ids + 1] = n
   end
   return ids

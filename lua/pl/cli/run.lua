@@ -12,7 +12,7 @@ function M.options(p)
     p:option(name, help):convert(check):default(default):argname(unit)
   end
   number("--temperature", "0 = always the likeliest token.", common.number(0, 100), "0", "T")
-  number("--top-p", "Only the likeliest tokens that make up P together.", share, "1", "P")
+  number("--top-p", "Only the likeliest tokens that make up P together.", common.number(1e-6, 1), "1", "P")
   number("--min-p", "Only tokens at least P times as likely as the likeliest.", share, "0", "P")
   number("--top-k", "Only the K likeliest tokens; 0 = all.", common.whole(0), "0", "K")
   number("--repetition-penalty", "Above 1: seen tokens are less likely.", common.number(0.01, 100), "1", "X")
@@ -35,8 +35,7 @@ function M.run(o)
   local show
   if not o.json then
     show = function(s)
-      io.write(s)
-      io.flush()
+      common.written(io.write(s) and io.flush())
     end
     if type(prompt) == "string" then show(prompt) end
   end
@@ -52,8 +51,7 @@ function M.run(o)
       text = g.text or json.null, finish_reason = g.finish, act = m.pool.act, path = m.dev:path(),
       threads = m.dev:threads() })
   else
-    io.write "\n"
-    io.flush()
+    common.written(io.write "\n" and io.flush())
     io.stderr:write(("\n%s, act %s: load %.2f s; "):format(m.dev:describe(), m.pool.act, t.load_s))
     io.stderr:write(("prefill %d tokens, %.1f tok/s; "):format(g.prompt_tokens, t.prefill_tok_s))
     io.stderr:write(("decode %d tokens, %.1f tok/s; %s\n"):format(#g.ids, t.decode_tok_s, g.finish))
@@ -61,6 +59,9 @@ function M.run(o)
   local dev = m.dev
   m:close()
   dev:close()
+  if g.finish == "error" then
+    error(require("pl.err").new("the request ended with an error: its logits or its sampling options have no use"), 0)
+  end
   return 0
 end
 
