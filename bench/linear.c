@@ -25,7 +25,11 @@ static void *need(void *p)
     return p;
 }
 
-typedef struct read_job { const uint64_t *p; int64_t n; _Atomic uint64_t sum; } read_job;
+typedef struct read_job {
+    const uint64_t *p;
+    int64_t n;
+    _Atomic uint64_t sum;
+} read_job;
 static void read_part(void *arg, int64_t from, int64_t to, int thread)
 {
     (void)thread;
@@ -65,8 +69,7 @@ __attribute__((target("avx2,fma"))) static void fma_part(void *arg, int64_t from
     (void)to;
     __m256 a[10], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
     for (int i = 0; i < 10; i++) a[i] = _mm256_set1_ps((float)i);
-    for (int r = 0; r < FMA_ROUNDS; r++)
-        PL_UNROLL for (int i = 0; i < 10; i++) a[i] = _mm256_fmadd_ps(a[i], x, y);
+    for (int r = 0; r < FMA_ROUNDS; r++) PL_UNROLL for (int i = 0; i < 10; i++) a[i] = _mm256_fmadd_ps(a[i], x, y);
     for (int i = 1; i < 10; i++) a[0] = _mm256_add_ps(a[0], a[i]);
     _mm256_storeu_ps((float *)arg + thread * 16, a[0]);
 }
@@ -165,14 +168,15 @@ static void row(pl_stream *s, const char *name, const pl_tensor *w, int n_w, int
         macs += (double)(w[i].dim[0] * w[i].dim[1] * m);
     }
     const double t = time_pass(s, w, n_w, m), gb = bytes / t * 1e-9, gm = macs / t * 1e-9;
-    printf("%-8s M %4d  threads %d  %9.3f ms  %6.2f GB/s (%3.0f %%)  %7.1f GMAC/s (%3.0f %%)\n", name, (int)m, s->n_threads, t * 1e3,
-           gb, 100 * gb / bandwidth, gm, peak > 0 ? 100 * gm / peak : 0);
+    printf("%-8s M %4d  threads %d  %9.3f ms  %6.2f GB/s (%3.0f %%)  %7.1f GMAC/s (%3.0f %%)\n", name, (int)m,
+           s->n_threads, t * 1e3, gb, 100 * gb / bandwidth, gm, peak > 0 ? 100 * gm / peak : 0);
     fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
-    static const int32_t all[] = {PL_F32, PL_F16, PL_BF16, PL_F8, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
+    static const int32_t all[] = {PL_F32,  PL_F16,  PL_BF16, PL_F8,   PL_Q4_0, PL_Q4_1,
+                                  PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
     static const int64_t all_m[] = {1, 2, 4, 8, 16, 64, 512};
     bool want[PL_N_DTYPES] = {false}, any = false, layers = false;
     int64_t only_m = 0, k = 1536, n = 0, threads_only = 0;
@@ -181,10 +185,18 @@ int main(int argc, char **argv)
         if (argv[i][0] == '-' && i + 1 < argc) {
             const char *v = argv[++i];
             switch (argv[i - 1][1]) {
-            case 't': threads_only = atoi(v); break;
-            case 'm': only_m = atoi(v); break;
-            case 'k': k = atoi(v); break;
-            case 'n': n = atoi(v); break;
+            case 't':
+                threads_only = atoi(v);
+                break;
+            case 'm':
+                only_m = atoi(v);
+                break;
+            case 'k':
+                k = atoi(v);
+                break;
+            case 'n':
+                n = atoi(v);
+                break;
             case 'p':
                 for (int32_t p = 0; p < PL_N_PATHS; p++)
                     if (!strcmp(v, pl_path_name(p))) path = p;
@@ -223,7 +235,8 @@ int main(int argc, char **argv)
             pl_tensor_release(&w);
         }
         if (layers || !any) {
-            static const int64_t shape[7][2] = {{576, 576}, {192, 576}, {192, 576}, {576, 576}, {1536, 576}, {1536, 576}, {576, 1536}};
+            static const int64_t shape[7][2] = {{576, 576},  {192, 576},  {192, 576}, {576, 576},
+                                                {1536, 576}, {1536, 576}, {576, 1536}};
             enum { LAYERS = 30, N_W = LAYERS * 7 + 1 };
             pl_tensor *w = need(calloc(N_W, sizeof *w));
             for (int i = 0; i < LAYERS * 7; i++) new_packed(&w[i], d, PL_Q4_1, shape[i % 7][0], shape[i % 7][1]);

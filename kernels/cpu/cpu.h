@@ -49,7 +49,10 @@ int32_t pl_pool_threads(const pl_pool *p);
 void pl_pool_run(pl_pool *p, int64_t n, int64_t grain, pl_part_fn *fn, void *arg);
 
 /* dev.c: the backend's own part of a stream. */
-typedef struct pl_chunk { char *mem; int64_t bytes; } pl_chunk;
+typedef struct pl_chunk {
+    char *mem;
+    int64_t bytes;
+} pl_chunk;
 enum { PL_MAX_CHUNKS = 24 };
 typedef struct pl_cpu {
     pl_pool *pool;
@@ -68,7 +71,10 @@ PL_INLINE void pl_parallel(pl_stream *s, int64_t n, int64_t grain, pl_part_fn *f
 /* Scratch of an op: 64-byte aligned, not cleared, valid until the mark that was taken before it is released.
  *   const pl_mark m = pl_scratch_mark(s);  ... pl_scratch(s, bytes, err) ...  pl_scratch_release(s, m);
  * Only the thread that runs the op takes scratch; for memory of each thread take n_threads pieces. */
-typedef struct pl_mark { int32_t at; int64_t used; } pl_mark;
+typedef struct pl_mark {
+    int32_t at;
+    int64_t used;
+} pl_mark;
 pl_mark pl_scratch_mark(const pl_stream *s);
 void *pl_scratch(pl_stream *s, int64_t bytes, pl_err *err); /* NULL: PL_ENOMEM in err */
 void pl_scratch_release(pl_stream *s, pl_mark m);

@@ -28,16 +28,19 @@ bool pl_cpu_has_path(int32_t path)
     const uint64_t state = xcr0();
     const bool avx2 = fma && bit(b7, 5) && (state & 6) == 6;
     /* F, BW, VL, DQ, VNNI, VBMI: what the files are compiled for */
-    const bool avx512 = avx2 && bit(b7, 16) && bit(b7, 30) && bit(b7, 31) && bit(b7, 17) && bit(c7, 11) &&
-                        bit(c7, 1) && (state & 0xe6) == 0xe6;
+    const bool avx512 = avx2 && bit(b7, 16) && bit(b7, 30) && bit(b7, 31) && bit(b7, 17) && bit(c7, 11) && bit(c7, 1) &&
+                        (state & 0xe6) == 0xe6;
     switch (path) {
     case PL_PATH_AVX2:
-    case PL_PATH_SOFT_AMX: return avx2;
-    case PL_PATH_AVX512: return avx512;
+    case PL_PATH_SOFT_AMX:
+        return avx2;
+    case PL_PATH_AVX512:
+        return avx512;
     case PL_PATH_AMX: /* AMX-BF16 and AMX-TILE */
         return avx512 && bit(d7, 22) && bit(d7, 24) && (state & 0x60000) == 0x60000 &&
                syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILEDATA) == 0;
-    default: return false;
+    default:
+        return false;
     }
 }
 #else

@@ -47,8 +47,10 @@ static void plain_rows(void *arg, int64_t from, int64_t to, int thread)
             float acc[TOKENS] = {0};
             for (int64_t u = 0; u < j->units; u++) {
                 pl_group g;
-                if (packed) pl_group_of_packed(dtype, row, (int)(n % ROWS), u, &g);
-                else pl_group_of_row(dtype, row, k, u, &g);
+                if (packed)
+                    pl_group_of_packed(dtype, row, (int)(n % ROWS), u, &g);
+                else
+                    pl_group_of_row(dtype, row, k, u, &g);
                 for (int64_t t = 0; t < tokens; t++) {
                     const float *x = j->x + (t0 + t) * ldx + u * UNIT;
                     if (dtype == PL_Q6_K) {
@@ -118,16 +120,29 @@ static int fast(pl_stream *s, const pl_linear_path *path, pl_tensor *y, const pl
                 const pl_tensor *b, int act, pl_err *err)
 {
     int rc = PL_OK;
-    const int64_t m = x->dim[0], k = x->dim[1], n = w->dim[0], units = (k + UNIT - 1) / UNIT, blocks = (n + ROWS - 1) / ROWS;
+    const int64_t m = x->dim[0], k = x->dim[1], n = w->dim[0], units = (k + UNIT - 1) / UNIT,
+                  blocks = (n + ROWS - 1) / ROWS;
     const pl_mark mark = pl_scratch_mark(s);
     fast_job j = {.path = path};
-    j.p = (pl_product){.w = w->data, .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k), .dtype = w->dtype, .act = act,
-                       .m = m, .n = n, .k = k, .units = units, .src = x->data, .src_ld = x->stride[0],
-                       .bias = b ? b->data : NULL, .y = y->data, .ldy = y->stride[0]};
+    j.p = (pl_product){.w = w->data,
+                       .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k),
+                       .dtype = w->dtype,
+                       .act = act,
+                       .m = m,
+                       .n = n,
+                       .k = k,
+                       .units = units,
+                       .src = x->data,
+                       .src_ld = x->stride[0],
+                       .bias = b ? b->data : NULL,
+                       .y = y->data,
+                       .ldy = y->stride[0]};
     j.group = m <= path->few_tokens ? path->few_group : path->many_group;
     const int64_t groups = (m + j.group - 1) / j.group, room = groups * j.group * units;
-    if (path->tiles) j.p.xb = pl_scratch(s, room * UNIT * 2, err);
-    else j.p.x = pl_scratch(s, room * UNIT * 4, err);
+    if (path->tiles)
+        j.p.xb = pl_scratch(s, room * UNIT * 2, err);
+    else
+        j.p.x = pl_scratch(s, room * UNIT * 4, err);
     j.p.sum = j.p.x || j.p.xb ? pl_scratch(s, room * 4, err) : NULL;
     if (!j.p.sum) goto no_memory;
     pl_parallel(s, groups, 8, fast_prepare, &j);
@@ -157,11 +172,16 @@ static const pl_linear_path *path_of(const pl_stream *s, int32_t dtype, int act,
     if (*path == PL_PATH_SOFT_AMX && !exact_bf16) *path = PL_PATH_AVX2;
     if (*path == PL_PATH_AMX && (!exact_bf16 || (m == 1 && pl_has_scale(dtype)))) *path = PL_PATH_AVX512;
     switch (*path) {
-    case PL_PATH_AVX2: return &pl_linear_avx2;
-    case PL_PATH_AVX512: return &pl_linear_avx512;
-    case PL_PATH_AMX: return &pl_linear_amx;
-    case PL_PATH_SOFT_AMX: return &pl_linear_soft_amx;
-    default: break;
+    case PL_PATH_AVX2:
+        return &pl_linear_avx2;
+    case PL_PATH_AVX512:
+        return &pl_linear_avx512;
+    case PL_PATH_AMX:
+        return &pl_linear_amx;
+    case PL_PATH_SOFT_AMX:
+        return &pl_linear_soft_amx;
+    default:
+        break;
     }
 #else
     (void)dtype;
@@ -174,7 +194,8 @@ static const pl_linear_path *path_of(const pl_stream *s, int32_t dtype, int act,
 int pl_cpu_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
                   pl_err *err)
 {
-    if (act != PL_ACT_BF16 && act != PL_ACT_F32) return pl_fail(err, PL_EARG, "linear: no rounding of activations %d", act);
+    if (act != PL_ACT_BF16 && act != PL_ACT_F32)
+        return pl_fail(err, PL_EARG, "linear: no rounding of activations %d", act);
     if (!pl_layout_of(w->dtype))
         return pl_fail(err, PL_EDTYPE, "linear: w is %s, want a format of weights", pl_dtype_name(w->dtype));
     if (x->dim[0] == 0) return PL_OK;

@@ -9,13 +9,13 @@ enum { ROWS = 16, UNIT = 32 }; /* rows of a block; k of a unit, the step of ever
 /* Where things lie in a block of 16 rows. Offsets in bytes; the second number of a pair is the step from one unit of
  * 32 k to the next. A scale, a minimum and a small scale have 16 entries in a row, one a row of w. */
 typedef struct pl_layout {
-    int32_t k, bytes;          /* of a block: 32, 64 or 256 k; 0: no layout */
-    int32_t d, d_step;         /* f16 scales; -1: none */
-    int32_t m, m_step;         /* f16 minima (Q4_1, Q5_1) or negated scales of minima (Q4_K, Q5_K); -1: none */
-    int32_t sc, sc_step;       /* bytes: small scales (two rows of 16 a unit in Q6_K); -1: none */
-    int32_t mn;                /* bytes: small minima, step as sc; -1: none */
-    int32_t high, high_step;   /* planes of the upper bits; -1: none */
-    int32_t code, code_step;   /* codes or values */
+    int32_t k, bytes;        /* of a block: 32, 64 or 256 k; 0: no layout */
+    int32_t d, d_step;       /* f16 scales; -1: none */
+    int32_t m, m_step;       /* f16 minima (Q4_1, Q5_1) or negated scales of minima (Q4_K, Q5_K); -1: none */
+    int32_t sc, sc_step;     /* bytes: small scales (two rows of 16 a unit in Q6_K); -1: none */
+    int32_t mn;              /* bytes: small minima, step as sc; -1: none */
+    int32_t high, high_step; /* planes of the upper bits; -1: none */
+    int32_t code, code_step; /* codes or values */
 } pl_layout;
 /* clang-format off */
 static const pl_layout pl_layout_table[PL_N_DTYPES] = {
@@ -56,11 +56,11 @@ void pl_group_of_packed(int32_t dtype, const uint8_t *blocks, int r, int64_t u, 
 
 /* One product, prepared for a fast path: w is packed, x is rounded and stored as the path wants it. */
 typedef struct pl_product {
-    const uint8_t *w;  /* block rows of 16 rows of w, w_bytes apart */
+    const uint8_t *w; /* block rows of 16 rows of w, w_bytes apart */
     int64_t w_bytes;
     int32_t dtype, act;
     int64_t m, n, k, units; /* units = ceil(k / 32) */
-    const float *src;  /* [m,k], rows src_ld apart */
+    const float *src;       /* [m,k], rows src_ld apart */
     int64_t src_ld;
     float *x;          /* [m,units*32], in groups of tokens */
     uint16_t *xb;      /* bf16 tiles, for tile units; or NULL */
@@ -68,7 +68,7 @@ typedef struct pl_product {
     const float *bias; /* [n] or NULL */
     float *y;          /* [m,n], rows ldy apart */
     int64_t ldy;
-    float *scratch;    /* [threads][scratch_floats] */
+    float *scratch; /* [threads][scratch_floats] */
 } pl_product;
 
 /* A fast path. prepare: groups g0..g1 of `group` tokens of x. few: block rows b0..b1 for all tokens, straight from the packed form.
@@ -80,7 +80,7 @@ typedef struct pl_linear_path {
     int64_t few_tokens; /* up to so many: few */
     int64_t few_group, many_group;
     int64_t many_tokens, many_blocks, scratch_floats; /* of a part; tokens: a multiple of the group */
-    bool tiles;              /* x goes to xb, whole groups */
+    bool tiles;                                       /* x goes to xb, whole groups */
 } pl_linear_path;
 #ifdef PL_X86
 extern const pl_linear_path pl_linear_avx2, pl_linear_avx512, pl_linear_amx, pl_linear_soft_amx;

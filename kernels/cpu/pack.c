@@ -181,7 +181,8 @@ static void unit_to_block(int32_t dtype, uint8_t *b, int r, int in, const unit *
     case PL_Q8_0:
         for (int k = 0; k < UNIT; k++) code[q8_at(r, k)] = u->q[k];
         return;
-    default: break;
+    default:
+        break;
     }
     for (int k = 0; k < UNIT; k += 8) {
         const uint32_t v = nibble_dword(u->q + k);
@@ -221,22 +222,29 @@ static void unit_of_block(int32_t dtype, const uint8_t *b, int r, int in, unit *
     case PL_Q8_0:
         for (int k = 0; k < UNIT; k++) u->q[k] = code[q8_at(r, k)];
         return;
-    default: break;
+    default:
+        break;
     }
     for (int k = 0; k < UNIT; k++) {
         u->q[k] = u32_at(code + nibble_at(r, k)) >> nibble_shift(k & 7) & 15;
-        if (dtype == PL_Q6_K) u->q[k] |= (uint8_t)((u32_at(high + bit2_at(r, k)) >> bit2_shift(k) & 3) << 4);
-        else if (l->high >= 0) u->q[k] |= (uint8_t)((u32_at(high + r * 4) >> bit1_shift(k) & 1) << 4);
+        if (dtype == PL_Q6_K)
+            u->q[k] |= (uint8_t)((u32_at(high + bit2_at(r, k)) >> bit2_shift(k) & 3) << 4);
+        else if (l->high >= 0)
+            u->q[k] |= (uint8_t)((u32_at(high + r * 4) >> bit1_shift(k) & 1) << 4);
     }
 }
 
 static int code_offset(int32_t dtype)
 {
     switch (dtype) {
-    case PL_Q4_0: return 8;
-    case PL_Q5_0: return 16;
-    case PL_Q6_K: return 32;
-    default: return 0;
+    case PL_Q4_0:
+        return 8;
+    case PL_Q5_0:
+        return 16;
+    case PL_Q6_K:
+        return 32;
+    default:
+        return 0;
     }
 }
 
@@ -245,7 +253,9 @@ static void group_of_unit(int32_t dtype, const unit *u, pl_group *g)
     g->scale[0] = g->scale[1] = 1;
     g->min = 0;
     switch (dtype) {
-    case PL_F32: memcpy(g->code, u->f, sizeof g->code); return;
+    case PL_F32:
+        memcpy(g->code, u->f, sizeof g->code);
+        return;
     case PL_F16:
         for (int k = 0; k < UNIT; k++) g->code[k] = pl_f16_f32(u->h[k]);
         return;
@@ -273,8 +283,11 @@ static void group_of_unit(int32_t dtype, const unit *u, pl_group *g)
         g->scale[1] = d * (float)(int8_t)u->sc[1];
         return;
     case PL_Q4_1:
-    case PL_Q5_1: g->min = pl_f16_f32(u->m); break;
-    default: break;
+    case PL_Q5_1:
+        g->min = pl_f16_f32(u->m);
+        break;
+    default:
+        break;
     }
     g->scale[0] = g->scale[1] = d;
 }
@@ -306,9 +319,12 @@ void pl_packed_row_to_f32(const pl_tensor *w, int64_t row, float *dst)
         pl_group g;
         pl_group_of_packed(dtype, blocks, (int)(row % ROWS), i / UNIT, &g);
         for (int64_t j = 0; j < pl_min(UNIT, k - i); j++) {
-            if (plain) memcpy(&dst[i + j], &g.code[j], 4); /* also a value that a product takes as 0 */
-            else if (min) dst[i + j] = g.code[j] * g.scale[0] + g.min;
-            else dst[i + j] = g.code[j] * g.scale[j / 16];
+            if (plain)
+                memcpy(&dst[i + j], &g.code[j], 4); /* also a value that a product takes as 0 */
+            else if (min)
+                dst[i + j] = g.code[j] * g.scale[0] + g.min;
+            else
+                dst[i + j] = g.code[j] * g.scale[j / 16];
         }
     }
 }
@@ -363,7 +379,8 @@ int pl_cpu_pack(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t 
     if (bytes < 0 || w->dim[1] % pl_dtype_block(w->dtype))
         return pl_fail(err, PL_ESHAPE, "pack: w is %s, want whole blocks of %s", shape, pl_dtype_name(w->dtype));
     PL_TRY(pl_tensor_alloc(out, s->dev, w->dtype, PL_PACKED, 2, w->dim, bytes, err));
-    const int64_t row_bytes = pl_dtype_row_bytes(w->dtype, pl_dtype_block(w->dtype)) * (w->stride[0] / pl_dtype_block(w->dtype));
+    const int64_t row_bytes =
+        pl_dtype_row_bytes(w->dtype, pl_dtype_block(w->dtype)) * (w->stride[0] / pl_dtype_block(w->dtype));
     pack_job j = {w, row_map, out->data, row_bytes, 0};
     /* in pieces, so that the source need not be in memory as a whole; mapped rows come from anywhere */
     const int64_t blocks = (w->dim[0] + ROWS - 1) / ROWS;

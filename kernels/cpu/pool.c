@@ -1,7 +1,6 @@
 /* pool.c: a fork-join pool. A job is open or closed; a thread joins it only while it is open, and the caller closes
  * it when all parts are taken, so a thread that is late or asleep delays nobody. */
 #include "cpu.h"
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -45,7 +44,7 @@ struct pl_pool {
     void *arg;
     int64_t n, chunk;
     int32_t n_threads, n_started;
-    bool spin; /* every thread has a CPU of its own */
+    bool spin;       /* every thread has a CPU of its own */
     worker *workers; /* [n_threads], 0 unused */
     range *ranges;   /* [n_threads] */
 };
@@ -76,8 +75,10 @@ static uint32_t wait_for_job(pl_pool *p, uint32_t seen)
             RELAX();
             if (i % 64) continue;
             const double t = pl_now_s();
-            if (until == 0) until = t + SPIN_US * 1e-6;
-            else if (t > until) break;
+            if (until == 0)
+                until = t + SPIN_US * 1e-6;
+            else if (t > until)
+                break;
         }
     }
     for (;;) {
@@ -109,7 +110,8 @@ static void *work(void *arg)
         bool joined = false;
         while (!(now & CLOSED) && now / JOB == seen / JOB &&
                !(joined = atomic_compare_exchange_weak_explicit(&p->gate, &now, now + 1, memory_order_acquire,
-                                                                memory_order_relaxed))) {}
+                                                                memory_order_relaxed))) {
+        }
         if (!joined) continue;
         take_parts(p, w->id);
         atomic_fetch_sub(&p->gate, 1);
@@ -153,7 +155,8 @@ void pl_pool_run(pl_pool *p, int64_t n, int64_t grain, pl_part_fn *fn, void *arg
     p->n = n;
     p->chunk = pl_max(1, grains / used / PARTS) * grain;
     for (int64_t i = 0; i < p->n_threads; i++) {
-        const int64_t from = i < used ? grains * i / used * grain : n, to = i < used ? grains * (i + 1) / used * grain : n;
+        const int64_t from = i < used ? grains * i / used * grain : n,
+                      to = i < used ? grains * (i + 1) / used * grain : n;
         atomic_store_explicit(&p->ranges[i].next, from, memory_order_relaxed);
         p->ranges[i].end = pl_min(to, n);
     }

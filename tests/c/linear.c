@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const int32_t formats[] = {PL_F32, PL_F16, PL_BF16, PL_F8, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
+static const int32_t formats[] = {PL_F32,  PL_F16,  PL_BF16, PL_F8,   PL_Q4_0, PL_Q4_1,
+                                  PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 static uint64_t rnd(uint64_t *s)
@@ -53,7 +54,9 @@ static void fill_weights(pl_tensor *w, uint64_t *s)
             memcpy(p, &v, 4);
             break;
         }
-        case PL_F16: put_half(p, rnd(s) % 16 == 0 ? 0x5p-24f : uniform(s)); break;
+        case PL_F16:
+            put_half(p, rnd(s) % 16 == 0 ? 0x5p-24f : uniform(s));
+            break;
         case PL_BF16: {
             const uint16_t v = rnd(s) % 16 == 0 ? 3 : pl_f32_bf16(uniform(s));
             memcpy(p, &v, 2);
@@ -65,18 +68,23 @@ static void fill_weights(pl_tensor *w, uint64_t *s)
         case PL_Q4_1:
         case PL_Q5_1:
         case PL_Q4_K:
-        case PL_Q5_K: put_half(p + 2, uniform(s)); /* fall through */
+        case PL_Q5_K:
+            put_half(p + 2, uniform(s)); /* fall through */
         case PL_Q4_0:
         case PL_Q5_0:
-        case PL_Q8_0: put_half(p, d); break;
-        default: put_half(p + 208, d);
+        case PL_Q8_0:
+            put_half(p, d);
+            break;
+        default:
+            put_half(p + 208, d);
         }
     }
 }
 /* Mostly normal; also 0, -0, denormal, near the smallest that counts, and very large numbers. */
 static void fill_x(pl_tensor *x, uint64_t *s)
 {
-    static const float odd[] = {0.0f, -0.0f, 1e-41f, -0x1.fp-101f, 0x1p-100f, 0x1.8p-100f, -0x1.fffep-101f, 0x1p90f, -0x1p100f, 1e-30f};
+    static const float odd[] = {0.0f,        -0.0f,           1e-41f,  -0x1.fp-101f, 0x1p-100f,
+                                0x1.8p-100f, -0x1.fffep-101f, 0x1p90f, -0x1p100f,    1e-30f};
     float *p = x->data;
     for (int64_t i = 0; i < x->dim[0] * x->dim[1]; i++) p[i] = rnd(s) % 24 ? uniform(s) * 3 : odd[rnd(s) % 10];
 }
@@ -112,12 +120,14 @@ static int32_t ran_on(int32_t path, int32_t format, int act, int64_t m)
 }
 
 static uint64_t count_same;
-static void same_bits(const float *want, const float *got, int64_t n, const char *what, int32_t format, int32_t path, int64_t m)
+static void same_bits(const float *want, const float *got, int64_t n, const char *what, int32_t format, int32_t path,
+                      int64_t m)
 {
     for (int64_t i = 0; i < n; i++) {
         if (pl_f32_bits(want[i]) == pl_f32_bits(got[i]) || (isnan(want[i]) && isnan(got[i]))) continue;
-        ck_abort_msg("%s: %s, path %s, M %d: element %d is %a, want %a", what, pl_dtype_name(format), pl_path_name(path),
-                     (int)m, (int)i, (double)got[i], (double)want[i]); /* an assertion writes to a pipe each time */
+        ck_abort_msg("%s: %s, path %s, M %d: element %d is %a, want %a", what, pl_dtype_name(format),
+                     pl_path_name(path), (int)m, (int)i, (double)got[i],
+                     (double)want[i]); /* an assertion writes to a pipe each time */
     }
     count_same += (uint64_t)n;
 }
@@ -175,7 +185,8 @@ START_TEST(test_same_bits)
     const int32_t format = formats[_i];
     const int64_t block = pl_dtype_block(format);
     static const int64_t ms[] = {1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 64}, ns[] = {1, 15, 16, 17, 48, 130};
-    const int64_t ks[] = {block == 1 ? 7 : block, block == 1 ? 71 : block * 3, block == 256 ? 512 : 160, block == 256 ? 768 : 576};
+    const int64_t ks[] = {block == 1 ? 7 : block, block == 1 ? 71 : block * 3, block == 256 ? 512 : 160,
+                          block == 256 ? 768 : 576};
     open_all();
     uint64_t seed = 77 + (uint64_t)_i;
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
@@ -253,7 +264,8 @@ START_TEST(test_pack)
         ck_assert_int_eq(packed.storage->bytes, pl_dev_packed_bytes(PL_DEV_CPU, format, n, k));
         float *want = malloc((size_t)k * 4), *got = malloc((size_t)k * 4);
         for (int64_t i = 0; i < n; i++) {
-            pl_row_to_f32(format, want, (const uint8_t *)w.data + (c & 1 ? map[i] : i) * pl_dtype_row_bytes(format, k), k);
+            pl_row_to_f32(format, want, (const uint8_t *)w.data + (c & 1 ? map[i] : i) * pl_dtype_row_bytes(format, k),
+                          k);
             pl_packed_row_to_f32(&packed, i, got);
             ck_assert_mem_eq(want, got, (size_t)k * 4);
         }
@@ -305,7 +317,11 @@ START_TEST(test_refusals)
 END_TEST
 
 /* Every index once, whatever the split; parts begin at multiples of the grain. */
-typedef struct seen { int32_t *hit; int64_t grain; _Atomic int32_t bad; } seen;
+typedef struct seen {
+    int32_t *hit;
+    int64_t grain;
+    _Atomic int32_t bad;
+} seen;
 static void see(void *arg, int64_t from, int64_t to, int thread)
 {
     seen *s = arg;

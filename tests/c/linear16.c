@@ -13,8 +13,12 @@
 #include <immintrin.h>
 
 enum { LANES = 16 };
-typedef struct V { __m256 a, b; } V;
-typedef struct I { __m256i a, b; } I;
+typedef struct V {
+    __m256 a, b;
+} V;
+typedef struct I {
+    __m256i a, b;
+} I;
 #define BOTH(T, op, x, y) ((T){op((x).a, (y).a), op((x).b, (y).b)})
 PL_INLINE V v_zero(void) { return (V){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 PL_INLINE V v_set(float x) { return (V){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -81,7 +85,8 @@ PL_INLINE void v_of_f8(const void *p, V v[4])
 #include "x86/linear_body.h"
 static const pl_linear_path soft16 = PATH_OF_BODY;
 
-static const int32_t formats[] = {PL_F32, PL_F16, PL_BF16, PL_F8, PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
+static const int32_t formats[] = {PL_F32,  PL_F16,  PL_BF16, PL_F8,   PL_Q4_0, PL_Q4_1,
+                                  PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
 
 static void one_shape(pl_dev *d, int32_t format, int64_t m, int64_t n, int64_t k)
 {
@@ -89,17 +94,29 @@ static void one_shape(pl_dev *d, int32_t format, int64_t m, int64_t n, int64_t k
     pl_tensor w = {0}, x = {0}, want = {0}, got = {0}, packed = {0};
     const int64_t wd[2] = {n, k}, xd[2] = {m, k}, yd[2] = {m, n};
     ck_assert(pl_tensor_new(&w, d, format, 2, wd, &e) == PL_OK && pl_tensor_new(&x, d, PL_F32, 2, xd, &e) == PL_OK);
-    ck_assert(pl_tensor_new(&want, d, PL_F32, 2, yd, &e) == PL_OK && pl_tensor_new(&got, d, PL_F32, 2, yd, &e) == PL_OK);
+    ck_assert(pl_tensor_new(&want, d, PL_F32, 2, yd, &e) == PL_OK &&
+              pl_tensor_new(&got, d, PL_F32, 2, yd, &e) == PL_OK);
     uint32_t s = (uint32_t)(format * 1000 + m);
     for (int64_t i = 0; i < n * pl_dtype_row_bytes(format, k); i++) /* no infinities in any format */
         ((uint8_t *)w.data)[i] = (uint8_t)((s = s * 1664525 + 1013904223) >> 24) & 0xbb;
-    for (int64_t i = 0; i < m * k; i++) ((float *)x.data)[i] = (float)(int32_t)(s = s * 1664525 + 1013904223) * 0x1p-30f;
+    for (int64_t i = 0; i < m * k; i++)
+        ((float *)x.data)[i] = (float)(int32_t)(s = s * 1664525 + 1013904223) * 0x1p-30f;
     ck_assert(pl_dev_pack(d, &packed, &w, NULL, &e) == PL_OK);
     for (int act = PL_ACT_BF16; act <= PL_ACT_F32; act++) {
         ck_assert(pl_cpu_linear(pl_dev_stream(d), &want, &x, &w, NULL, act, &e) == PL_OK);
         const int64_t units = (k + UNIT - 1) / UNIT, blocks = (n + ROWS - 1) / ROWS;
-        pl_product p = {.w = packed.data, .w_bytes = pl_cpu_packed_bytes(format, ROWS, k), .dtype = format, .act = act, .m = m,
-                        .n = n, .k = k, .units = units, .src = x.data, .src_ld = k, .y = got.data, .ldy = n};
+        pl_product p = {.w = packed.data,
+                        .w_bytes = pl_cpu_packed_bytes(format, ROWS, k),
+                        .dtype = format,
+                        .act = act,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .units = units,
+                        .src = x.data,
+                        .src_ld = k,
+                        .y = got.data,
+                        .ldy = n};
         p.x = malloc((size_t)(m * units * UNIT) * 4);
         p.sum = malloc((size_t)(m * units) * 4);
         float *scratch = malloc((size_t)soft16.scratch_floats * 4);
@@ -111,7 +128,8 @@ static void one_shape(pl_dev *d, int32_t format, int64_t m, int64_t n, int64_t k
             if (!way) soft16.few(&p, 0, blocks);
             for (int64_t t = 0; way && t < m; t += soft16.many_tokens)
                 for (int64_t b = 0; b < blocks; b += soft16.many_blocks)
-                    soft16.many(&p, t, pl_min(t + soft16.many_tokens, m), b, pl_min(b + soft16.many_blocks, blocks), scratch);
+                    soft16.many(&p, t, pl_min(t + soft16.many_tokens, m), b, pl_min(b + soft16.many_blocks, blocks),
+                                scratch);
             pl_fp_leave(mode);
             ck_assert_mem_eq(want.data, got.data, (size_t)(m * n) * 4);
         }

@@ -13,15 +13,17 @@
 #include "linear_decode.h"
 
 enum {
-    TOKENS = 16,                /* of a tile of x */
-    TILE = TOKENS * UNIT,       /* bf16 values of a tile of x or of w */
-    PART = 16,                  /* units unpacked at once */
-    MANY_TOKENS = 256, MANY_BLOCKS = 4, GROUP = 4 /* tiles of x that share a tile of w */
+    TOKENS = 16,          /* of a tile of x */
+    TILE = TOKENS * UNIT, /* bf16 values of a tile of x or of w */
+    PART = 16,            /* units unpacked at once */
+    MANY_TOKENS = 256,
+    MANY_BLOCKS = 4,
+    GROUP = 4 /* tiles of x that share a tile of w */
 };
 
 typedef struct part {
-    const uint16_t *w;      /* [units][TILE] */
-    float *scale, *min;     /* [units][2][16], [units][16] */
+    const uint16_t *w;  /* [units][TILE] */
+    float *scale, *min; /* [units][2][16], [units][16] */
     int64_t units;
 } part;
 
@@ -36,14 +38,15 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, part *
         const int in = (int)((u0 + u) % per);
         const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
         for (int j = 0; dtype != PL_BF16 && j < 4; j++, code += octet_bytes(dtype))
-            PL_UNROLL for (int i = 0; i < 4; i++)
-                PL_UNROLL for (int h = 0; h < VECS; h++) {
-                    V we, wo;
-                    pair(dtype, code, high, j, i, h, &we, &wo);
-                    const I both = i_or(i_srl(i_cast(we), 16), i_and(i_cast(wo), i_set((int32_t)0xffff0000)));
-                    i_store(tiles + u * TILE + ((4 * j + i) * ROWS + h * LANES) * 2, both);
-                }
-        PL_UNROLL for (int h = 0; h < VECS; h++) {
+            PL_UNROLL for (int i = 0; i < 4; i++) PL_UNROLL for (int h = 0; h < VECS; h++)
+            {
+                V we, wo;
+                pair(dtype, code, high, j, i, h, &we, &wo);
+                const I both = i_or(i_srl(i_cast(we), 16), i_and(i_cast(wo), i_set((int32_t)0xffff0000)));
+                i_store(tiles + u * TILE + ((4 * j + i) * ROWS + h * LANES) * 2, both);
+            }
+        PL_UNROLL for (int h = 0; h < VECS; h++)
+        {
             if (l->d >= 0)
                 PL_UNROLL for (int half = 0; half < 2; half++)
                     v_store(a->scale + (u * 2 + half) * ROWS + h * LANES, scale_of(dtype, block, in, half, h));
@@ -53,19 +56,23 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, part *
 }
 
 #define FORMATS(X) X(BF16) X(F8) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K)
-#define UNPACK(F)                                                                                      \
-    static void unpack_##F(const uint8_t *blocks, int64_t u0, part *a, uint16_t *tiles)                \
-    {                                                                                                  \
-        unpack(PL_##F, blocks, u0, a, tiles);                                                          \
+#define UNPACK(F)                                                                       \
+    static void unpack_##F(const uint8_t *blocks, int64_t u0, part *a, uint16_t *tiles) \
+    {                                                                                   \
+        unpack(PL_##F, blocks, u0, a, tiles);                                           \
     }
 FORMATS(UNPACK)
 static void unpack_part(int32_t dtype, const uint8_t *blocks, int64_t u0, part *a, uint16_t *tiles)
 {
     switch (dtype) {
-#define CASE(F) case PL_##F: unpack_##F(blocks, u0, a, tiles); return;
+#define CASE(F)                           \
+    case PL_##F:                          \
+        unpack_##F(blocks, u0, a, tiles); \
+        return;
         FORMATS(CASE)
 #undef CASE
-    default: PL_ASSERT(false);
+    default:
+        PL_ASSERT(false);
     }
 }
 
@@ -73,12 +80,13 @@ static void unpack_part(int32_t dtype, const uint8_t *blocks, int64_t u0, part *
 PL_INLINE void add_step(float *acc, const float *c, const float *scale, const float *min, const float *sum, int64_t lds)
 {
     V d[VECS], m[VECS];
-    PL_UNROLL for (int h = 0; h < VECS; h++) {
+    PL_UNROLL for (int h = 0; h < VECS; h++)
+    {
         d[h] = v_load(scale + h * LANES);
         m[h] = min ? v_load(min + h * LANES) : d[h];
     }
-    for (int t = 0; t < TOKENS; t++)
-        PL_UNROLL for (int h = 0; h < VECS; h++) {
+    for (int t = 0; t < TOKENS; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
+        {
             V a = v_fma(d[h], v_load(c + t * ROWS + h * LANES), v_load(acc + t * ROWS + h * LANES));
             if (min) a = v_fma(m[h], v_set(sum[t * lds]), a);
             v_store(acc + t * ROWS + h * LANES, a);
@@ -91,7 +99,7 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
     uint16_t *tiles = (uint16_t *)(void *)scratch;
     part a = {.scale = scratch + PART * TILE / 2};
     a.min = a.scale + PART * 2 * ROWS;
-    float *sums = a.min + PART * ROWS; /* [blocks][token tiles][16][16] */
+    float *sums = a.min + PART * ROWS;                  /* [blocks][token tiles][16][16] */
     float *c = sums + MANY_TOKENS * MANY_BLOCKS * ROWS; /* [2][GROUP][16][16] */
     const int64_t n_tiles = (t1 - t0 + TOKENS - 1) / TOKENS, lds = p->units;
     const bool scaled = pl_has_scale(p->dtype), has_min = pl_has_minimum(p->dtype), halves = p->dtype == PL_Q6_K;
@@ -193,8 +201,8 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
     for (int64_t b = b0; b < b1; b++)
         for (int64_t t = 0; t < t1 - t0; t++) {
             V v[VECS];
-            PL_UNROLL for (int h = 0; h < VECS; h++)
-                v[h] = v_load(sums + ((b - b0) * n_tiles * TOKENS + t) * ROWS + h * LANES);
+            PL_UNROLL for (int h = 0; h < VECS; h++) v[h] =
+                v_load(sums + ((b - b0) * n_tiles * TOKENS + t) * ROWS + h * LANES);
             put_y(p, t0 + t, b * ROWS, v);
         }
 }
@@ -209,8 +217,10 @@ static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
                 const int64_t token = g * TOKENS + t;
                 uint16_t *x = p->xb + (g * p->units + u) * TILE + t * UNIT;
                 float v[UNIT], s;
-                if (token < p->m) round_unit(p, token, u, v, &s);
-                else memset(v, 0, sizeof v), s = 0;
+                if (token < p->m)
+                    round_unit(p, token, u, v, &s);
+                else
+                    memset(v, 0, sizeof v), s = 0;
                 for (int k = 0; k < UNIT; k++) x[k] = (uint16_t)(pl_f32_bits(v[k]) >> 16);
                 p->sum[token * p->units + u] = s;
             }

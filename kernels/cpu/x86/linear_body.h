@@ -24,45 +24,50 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
             PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
             PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
             if (T == 1 && dtype != PL_Q6_K)
-                PL_UNROLL for (int j = 0; j < 4; j++)
-                    PL_UNROLL for (int i = 0; i < 4; i++)
-                        PL_UNROLL for (int h = 0; h < VECS; h++) {
-                            V we, wo;
-                            pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we, &wo);
-                            e[0][h] = v_fma(we, v_set(x[8 * j + 2 * i]), e[0][h]);
-                            o[0][h] = v_fma(wo, v_set(x[8 * j + 2 * i + 1]), o[0][h]);
-                        }
+                PL_UNROLL for (int j = 0; j < 4; j++) PL_UNROLL for (int i = 0; i < 4; i++)
+                    PL_UNROLL for (int h = 0; h < VECS; h++)
+                {
+                    V we, wo;
+                    pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we, &wo);
+                    e[0][h] = v_fma(we, v_set(x[8 * j + 2 * i]), e[0][h]);
+                    o[0][h] = v_fma(wo, v_set(x[8 * j + 2 * i + 1]), o[0][h]);
+                }
             else
-                PL_UNROLL for (int pass = 0; pass < passes; pass++)
-                    for (int j = 0; j < 4; j++) {
-                        PL_UNROLL for (int i = 0; i < 4; i++) {
-                            const float *xi = x + (8 * j + 2 * i) * T;
-                            V we[VECS], wo[VECS];
-                            PL_UNROLL for (int h = 0; h < VECS; h++)
-                                pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we[h], &wo[h]);
-                            if (!split || pass == 0)
-                                PL_UNROLL for (int t = 0; t < T; t++) {
-                                    const V xe = v_set(xi[t]);
-                                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(e[t][h], we[h], xe);
-                                }
-                            if (!split || pass == 1)
-                                PL_UNROLL for (int t = 0; t < T; t++) {
-                                    const V xo = v_set(xi[T + t]);
-                                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(o[t][h], wo[h], xo);
-                                }
-                        }
-                        if (dtype != PL_Q6_K || j != 1) continue;
-                        PL_UNROLL for (int h = 0; h < VECS; h++) { /* the first 16 k are a group of their own */
-                            const V d = scale_of(dtype, block, in, 0, h);
-                            PL_UNROLL for (int t = 0; t < T; t++) {
-                                acc[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
-                                e[t][h] = o[t][h] = v_zero();
+                PL_UNROLL for (int pass = 0; pass < passes; pass++) for (int j = 0; j < 4; j++)
+                {
+                    PL_UNROLL for (int i = 0; i < 4; i++)
+                    {
+                        const float *xi = x + (8 * j + 2 * i) * T;
+                        V we[VECS], wo[VECS];
+                        PL_UNROLL for (int h = 0; h < VECS; h++)
+                            pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we[h], &wo[h]);
+                        if (!split || pass == 0) PL_UNROLL for (int t = 0; t < T; t++)
+                            {
+                                const V xe = v_set(xi[t]);
+                                PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(e[t][h], we[h], xe);
                             }
+                        if (!split || pass == 1) PL_UNROLL for (int t = 0; t < T; t++)
+                            {
+                                const V xo = v_set(xi[T + t]);
+                                PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(o[t][h], wo[h], xo);
+                            }
+                    }
+                    if (dtype != PL_Q6_K || j != 1) continue;
+                    PL_UNROLL for (int h = 0; h < VECS; h++)
+                    { /* the first 16 k are a group of their own */
+                        const V d = scale_of(dtype, block, in, 0, h);
+                        PL_UNROLL for (int t = 0; t < T; t++)
+                        {
+                            acc[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
+                            e[t][h] = o[t][h] = v_zero();
                         }
                     }
-            PL_UNROLL for (int h = 0; h < VECS; h++) {
+                }
+            PL_UNROLL for (int h = 0; h < VECS; h++)
+            {
                 const V d = scale_of(dtype, block, in, 1, h);
-                PL_UNROLL for (int t = 0; t < T; t++) {
+                PL_UNROLL for (int t = 0; t < T; t++)
+                {
                     const V s = v_add(e[t][h], o[t][h]);
                     acc[t][h] = l->d < 0 ? v_add(s, acc[t][h]) : v_fma(d, s, acc[t][h]);
                 }
@@ -91,15 +96,16 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, const 
         const int in = (int)((u0 + u) % per);
         const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
         for (int j = 0; j < 4; j++, code += octet_bytes(dtype))
-            PL_UNROLL for (int i = 0; i < 4; i++)
-                PL_UNROLL for (int h = 0; h < VECS; h++) {
-                    float *to = a->panel + (u * UNIT + 8 * j + 2 * i) * ROWS + h * LANES;
-                    V we, wo;
-                    pair(dtype, code, high, j, i, h, &we, &wo);
-                    v_store(to, we);
-                    v_store(to + ROWS, wo);
-                }
-        PL_UNROLL for (int h = 0; h < VECS; h++) {
+            PL_UNROLL for (int i = 0; i < 4; i++) PL_UNROLL for (int h = 0; h < VECS; h++)
+            {
+                float *to = a->panel + (u * UNIT + 8 * j + 2 * i) * ROWS + h * LANES;
+                V we, wo;
+                pair(dtype, code, high, j, i, h, &we, &wo);
+                v_store(to, we);
+                v_store(to + ROWS, wo);
+            }
+        PL_UNROLL for (int h = 0; h < VECS; h++)
+        {
             PL_UNROLL for (int half = 0; half < 2; half++)
                 v_store(a->scale + (u * 2 + half) * ROWS + h * LANES, scale_of(dtype, block, in, half, h));
             if (l->m >= 0) v_store(a->min + u * ROWS + h * LANES, min_of(dtype, block, in, h));
@@ -111,13 +117,16 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, const 
 PL_INLINE void chain(const int T, const int n, const float *w, const float *x, V s[][VECS])
 {
     PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) s[t][h] = v_zero();
-    PL_UNROLL for (int i = 0; i < n; i++) {
+    PL_UNROLL for (int i = 0; i < n; i++)
+    {
         V wi[VECS];
-        PL_UNROLL for (int h = 0; h < VECS; h++) {
+        PL_UNROLL for (int h = 0; h < VECS; h++)
+        {
             wi[h] = v_load(w + 2 * i * ROWS + h * LANES);
             V_KEEP(wi[h]);
         }
-        PL_UNROLL for (int t = 0; t < T; t++) {
+        PL_UNROLL for (int t = 0; t < T; t++)
+        {
             const V xi = v_set(x[2 * i * T + t]);
             PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(s[t][h], wi[h], xi);
         }
@@ -135,9 +144,11 @@ PL_INLINE void tile(const int T, const bool min, const bool halves, const part *
         for (int half = 0; half < n_halves; half++, x += 2 * pairs * T, w += 2 * pairs * ROWS) {
             chain(T, pairs, w, x, e);
             chain(T, pairs, w + ROWS, x + T, o);
-            PL_UNROLL for (int h = 0; h < VECS; h++) {
+            PL_UNROLL for (int h = 0; h < VECS; h++)
+            {
                 const V d = v_load(a->scale + (u * 2 + half) * ROWS + h * LANES);
-                PL_UNROLL for (int t = 0; t < T; t++) {
+                PL_UNROLL for (int t = 0; t < T; t++)
+                {
                     V s = v_fma(d, v_add(e[t][h], o[t][h]), v_load(acc + t * ROWS + h * LANES));
                     if (min) s = v_fma(v_load(a->min + u * ROWS + h * LANES), v_set(sum[t]), s);
                     v_store(acc + t * ROWS + h * LANES, s);
@@ -152,38 +163,49 @@ PL_INLINE void tile(const int T, const bool min, const bool halves, const part *
 #define PL_FEW_CASES(F)
 #endif
 enum { TILE_T = PL_TILE_T, FEW_T = PL_FEW_T };
-#define TILES(NAME, MIN, HALVES)                                                                                \
-    static void NAME(int64_t n, const part *a, const float *x, const float *sum, int64_t units, float *acc)      \
-    {                                                                                                           \
+#define TILES(NAME, MIN, HALVES)                                                                                  \
+    static void NAME(int64_t n, const part *a, const float *x, const float *sum, int64_t units, float *acc)       \
+    {                                                                                                             \
         for (; n >= TILE_T; n -= TILE_T, x += TILE_T * units * UNIT, sum += TILE_T * units, acc += TILE_T * ROWS) \
-            tile(TILE_T, MIN, HALVES, a, x, sum, acc);                                                          \
-        switch (n) { /* the last group is short */                                                              \
-            TAILS(MIN, HALVES)                                                                                  \
-        default: break;                                                                                         \
-        }                                                                                                       \
+            tile(TILE_T, MIN, HALVES, a, x, sum, acc);                                                            \
+        switch (n) { /* the last group is short */                                                                \
+            TAILS(MIN, HALVES)                                                                                    \
+        default:                                                                                                  \
+            break;                                                                                                \
+        }                                                                                                         \
     }
-#define TAIL(T, MIN, HALVES) case T: tile(T, MIN, HALVES, a, x, sum, acc); break;
-#define TAILS(MIN, HALVES) TAIL(1, MIN, HALVES) TAIL(2, MIN, HALVES) TAIL(3, MIN, HALVES) TAIL(4, MIN, HALVES) \
-    TAIL(5, MIN, HALVES) PL_TILE_TAILS(MIN, HALVES)
+#define TAIL(T, MIN, HALVES)                  \
+    case T:                                   \
+        tile(T, MIN, HALVES, a, x, sum, acc); \
+        break;
+#define TAILS(MIN, HALVES) \
+    TAIL(1, MIN, HALVES)   \
+    TAIL(2, MIN, HALVES) TAIL(3, MIN, HALVES) TAIL(4, MIN, HALVES) TAIL(5, MIN, HALVES) PL_TILE_TAILS(MIN, HALVES)
 TILES(tiles_plain, false, false)
 TILES(tiles_min, true, false)
 TILES(tiles_halves, false, true)
 
 /* One function a format: few tokens, and unpacking. */
 #define FORMATS(X) X(F32) X(F16) X(BF16) X(F8) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K)
-#define FEW(F)                                                                                                  \
-    static void few_##F(const pl_product *p, int64_t b0, int64_t b1)                                            \
-    {                                                                                                           \
-        const bool split = PL_##F != PL_Q6_K && LANES == 8;                                                     \
-        for (int64_t b = b0; b < b1; b++)                                                                       \
-            for (int64_t t = 0; t < p->m; t += FEW_T)                                                           \
-                switch (pl_min(FEW_T, p->m - t)) {                                                              \
-                case 1: direct(PL_##F, 1, false, p, b, t); break;                                               \
-                case 2: direct(PL_##F, 2, false, p, b, t); break;                                               \
-                case 3: direct(PL_##F, 3, split, p, b, t); break;                                               \
-                PL_FEW_CASES(F)                                                                                \
-                default: direct(PL_##F, FEW_T, split, p, b, t);                                                 \
-                }                                                                                               \
+#define FEW(F)                                                                           \
+    static void few_##F(const pl_product *p, int64_t b0, int64_t b1)                     \
+    {                                                                                    \
+        const bool split = PL_##F != PL_Q6_K && LANES == 8;                              \
+        for (int64_t b = b0; b < b1; b++)                                                \
+            for (int64_t t = 0; t < p->m; t += FEW_T) switch (pl_min(FEW_T, p->m - t)) { \
+                case 1:                                                                  \
+                    direct(PL_##F, 1, false, p, b, t);                                   \
+                    break;                                                               \
+                case 2:                                                                  \
+                    direct(PL_##F, 2, false, p, b, t);                                   \
+                    break;                                                               \
+                case 3:                                                                  \
+                    direct(PL_##F, 3, split, p, b, t);                                   \
+                    break;                                                               \
+                    PL_FEW_CASES(F)                                                      \
+                default:                                                                 \
+                    direct(PL_##F, FEW_T, split, p, b, t);                               \
+                }                                                                        \
     }
 FORMATS(FEW)
 #define UNPACK(F) \
@@ -193,19 +215,27 @@ FORMATS(UNPACK)
 static void few(const pl_product *p, int64_t b0, int64_t b1)
 {
     switch (p->dtype) {
-#define CASE(F) case PL_##F: few_##F(p, b0, b1); return;
+#define CASE(F)             \
+    case PL_##F:            \
+        few_##F(p, b0, b1); \
+        return;
         FORMATS(CASE)
 #undef CASE
-    default: PL_ASSERT(false);
+    default:
+        PL_ASSERT(false);
     }
 }
 static void unpack_part(int32_t dtype, const uint8_t *blocks, int64_t u0, const part *a)
 {
     switch (dtype) {
-#define CASE(F) case PL_##F: unpack_##F(blocks, u0, a); return;
+#define CASE(F)                    \
+    case PL_##F:                   \
+        unpack_##F(blocks, u0, a); \
+        return;
         FORMATS(CASE)
 #undef CASE
-    default: PL_ASSERT(false);
+    default:
+        PL_ASSERT(false);
     }
 }
 
@@ -213,9 +243,12 @@ static void unpack_part(int32_t dtype, const uint8_t *blocks, int64_t u0, const 
 static void run_tiles(const pl_product *p, int64_t n, const part *a, int64_t at, float *acc)
 {
     const float *x = p->x + at * UNIT, *sum = p->sum + at;
-    if (pl_has_minimum(p->dtype)) tiles_min(n, a, x, sum, p->units, acc);
-    else if (p->dtype == PL_Q6_K) tiles_halves(n, a, x, sum, p->units, acc);
-    else tiles_plain(n, a, x, sum, p->units, acc);
+    if (pl_has_minimum(p->dtype))
+        tiles_min(n, a, x, sum, p->units, acc);
+    else if (p->dtype == PL_Q6_K)
+        tiles_halves(n, a, x, sum, p->units, acc);
+    else
+        tiles_plain(n, a, x, sum, p->units, acc);
 }
 
 /* Tokens t0..t1 by block rows b0..b1. The x of these tokens for one part of k stays in the L2 cache, the part of w in
@@ -262,9 +295,9 @@ static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
     }
 }
 
-#define PATH_OF_BODY                                                                                            \
-    {                                                                                                           \
-        .prepare = prepare, .few = few, .many = many, .few_tokens = 3 * FEW_T, .few_group = FEW_T, .many_group = TILE_T, \
-        .many_tokens = MANY_TOKENS, .many_blocks = MANY_BLOCKS,                                                 \
-        .scratch_floats = PANEL + 2 * SCALES + MANY_TOKENS * MANY_BLOCKS * ROWS                                 \
+#define PATH_OF_BODY                                                                               \
+    {                                                                                              \
+        .prepare = prepare, .few = few, .many = many, .few_tokens = 3 * FEW_T, .few_group = FEW_T, \
+        .many_group = TILE_T, .many_tokens = MANY_TOKENS, .many_blocks = MANY_BLOCKS,              \
+        .scratch_floats = PANEL + 2 * SCALES + MANY_TOKENS * MANY_BLOCKS * ROWS                    \
     }

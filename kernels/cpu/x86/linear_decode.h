@@ -18,7 +18,10 @@ PL_INLINE int x_shift(const int dtype, int k)
 /* Bytes of 8 k in a unit: kernels loop over these octets, and take pairs 0..3 of one. */
 PL_INLINE int octet_bytes(const int dtype)
 {
-    return dtype == PL_F32 ? 512 : dtype == PL_F16 || dtype == PL_BF16 ? 256 : dtype == PL_F8 || dtype == PL_Q8_0 ? 128 : 64;
+    return dtype == PL_F32                       ? 512
+           : dtype == PL_F16 || dtype == PL_BF16 ? 256
+           : dtype == PL_F8 || dtype == PL_Q8_0  ? 128
+                                                 : 64;
 }
 
 /* Pair i of octet j of a unit, LANES rows from row h * LANES on; code is the octet's, high the unit's. */
@@ -54,7 +57,8 @@ PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, i
         *odd = v_of_int(i_and(i % 2 ? v : i_sll(v, 16), top));
         return;
     }
-    default: break;
+    default:
+        break;
     }
     const I v = i_load(code + h * LANES * 4), u = i_srl(v, 16), mask = i_set(15 << s);
     I e = i_and(v, mask), o = i_and(u, mask);
@@ -107,7 +111,8 @@ PL_INLINE void round_unit(const pl_product *p, int64_t t, int64_t u, float v[UNI
     } else {
         memcpy(v, src, UNIT * 4);
     }
-    PL_UNROLL for (int k = 0; k < UNIT; k += LANES) {
+    PL_UNROLL for (int k = 0; k < UNIT; k += LANES)
+    {
         V a = v_load(v + k);
         if (p->act == PL_ACT_BF16) a = v_round_bf16(a);
         v_store(v + k, v_drop_tiny(a, PL_TINY_X));
@@ -115,7 +120,8 @@ PL_INLINE void round_unit(const pl_product *p, int64_t t, int64_t u, float v[UNI
     *sum = 0;
     if (pl_has_minimum(p->dtype)) {
         float e = 0, o = 0;
-        PL_UNROLL for (int k = 0; k < UNIT; k += 2) {
+        PL_UNROLL for (int k = 0; k < UNIT; k += 2)
+        {
             e += v[k];
             o += v[k + 1];
         }

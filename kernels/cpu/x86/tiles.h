@@ -27,8 +27,8 @@ PL_INLINE tile_config tile_config_of(int rows, bool half)
 
 #ifndef PL_SOFT_TILES
 /* Own assembly: gcc 12's tile intrinsics do not say that they read memory, so stores before them may be dropped. */
-#define T_BEGIN(rows, half)                                            \
-    const tile_config config_ = tile_config_of(rows, half);            \
+#define T_BEGIN(rows, half)                                 \
+    const tile_config config_ = tile_config_of(rows, half); \
     __asm__ volatile("ldtilecfg %0" ::"m"(config_) : "memory")
 #define T_END() __asm__ volatile("tilerelease" ::)
 #define T_LOAD(t, p, stride) \
