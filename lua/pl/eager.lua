@@ -40,19 +40,30 @@ end
 --- The next tokens (a list of ids): takes pages for them. Sets kv.pos and kv.rows (the last row); returns the
 --- ids tensor.
 function Kv:begin(ids)
+  if type(ids) ~= "table" then err.raise(("kv: begin with %s, want a list of ids"):format(schema.show(ids))) end
+  if self.begun then err.raise "kv: begin within a step; commit or abort comes first" end
   local span, from, pos = abi.new "pl_span[1]", self:len(), {}
   span[0].seq, span[0].n = self.seq, #ids
   local ok, code = abi.check(C.pl_kv_begin(self.ptr, span, 1, abi.err))
   if not ok then err.raise(("kv: no pages for %d more tokens"):format(#ids), nil, code) end
+  self.begun = true
   for i = 1, #ids do pos[i] = from + i - 1 end
   self.pos, self.rows = tensor.new(pos, "i32"), tensor.new({ #ids - 1 }, "i32")
   return tensor.new(ids, "i32")
 end
 function Kv:append(k, v) return require("pl.op").kv_append(self, k, v) end
 --- The step's tokens are part of the sequence now; abort forgets them.
-function Kv:commit() C.pl_kv_commit(self.ptr) end
-function Kv:abort() C.pl_kv_abort(self.ptr) end
-function Kv:len() return tonumber(C.pl_kv_seq_len(self.ptr, self.seq)) end
+function Kv:commit()
+  C.pl_kv_commit(self:opened())
+  self.begun = false
+end
+function Kv:abort()
+  C.pl_kv_abort(self:opened())
+  self.begun = false
+end
+function Kv:len() return tonumber(C.pl_kv_seq_len(self:opened(), self.seq)) end
+--- The C side's cache; raises if this one is closed.
+function Kv:opened() return self.ptr or err.raise "kv: this cache is closed" end
 function Kv:close()
   if self.ptr then C.pl_kv_close(abi.gc(self.ptr, nil)) end
   self.ptr = nil

@@ -214,6 +214,7 @@ function Engine:collect()
   local list, now = abi.new "const pl_event *[1]", C.pl_now_s()
   local n = C.pl_engine_events(self.ptr, list)
   for i = 0, n - 1 do
+    if not self.ptr then return end -- closed by a request's own function
     local v = list[0][i]
     local key = tonumber(v.id)
     local r = self.requests[key]

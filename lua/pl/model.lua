@@ -265,6 +265,13 @@ function Model:plan()
   return require("pl.plan").figures(self.fitted, self.trace, self.pool, self.infos, self.context)
 end
 
+-- What a model is after close(): another close() does nothing, anything else is an error.
+local Closed = { __tostring = function() return "a closed model" end }
+function Closed.__index(_, k)
+  if k ~= "close" then err.raise "this model is closed" end
+  return function() end
+end
+
 --- Give everything back now, in order; the device stays open for other tensors.
 function Model:close()
   if self.engine then self.engine:close() end
@@ -273,6 +280,7 @@ function Model:close()
   if self.tok then self.tok:close() end
   self.checkpoint:close()
   self.engine, self.prog, self.weights, self.tok = nil, nil, nil, nil
+  setmetatable(self, Closed)
 end
 
 Model.__tostring = function(m)

@@ -262,7 +262,7 @@ function M.call(o, args, sizes)
     if p.kind == "stream" then v = dev.get().stream
     elseif p.kind == "err" then v = e
     elseif p.kind == "out" then n_out = n_out + 1; v = outs[n_out]
-    elseif p.kind == "kv" then v = args.kv.ptr
+    elseif p.kind == "kv" then v = args.kv:opened()
     elseif p.kind == "coll" then v = nil -- one rank
     elseif p.name == "act" then v = M.act == "f32" and C.PL_ACT_F32 or C.PL_ACT_BF16
     elseif p.name == "layer" then

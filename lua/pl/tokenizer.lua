@@ -62,9 +62,17 @@ function Tok:find(name)
 end
 function Tok:is_special(id) return C.pl_tok_is_special(self.ptr, id) end
 
+-- What a tokenizer is after close(): another close() does nothing, anything else is an error.
+local Closed = { __tostring = function() return "a closed tokenizer" end }
+function Closed.__index(_, k)
+  if k ~= "close" then err.raise "this tokenizer is closed" end
+  return function() end
+end
+
 function Tok:close()
-  if self.ptr then C.pl_tok_close(abi.gc(self.ptr, nil)) end
+  C.pl_tok_close(abi.gc(self.ptr, nil))
   self.ptr = nil
+  setmetatable(self, Closed)
 end
 
 Tok.__tostring = function(t) return ("tokenizer of %d tokens"):format(t.size) end

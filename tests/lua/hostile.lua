@@ -80,6 +80,36 @@ for _, c in ipairs {
     c.SCHEDULE or "", c.LAST or "", c.FORWARD or "", said, c[1]))
   verdict(not said:find "\27", "a control character reaches the terminal")
 end
+-- a cache for eager calls, used out of order
+local pl = require "pl"
+local function kv_fails(want, f)
+  local kv = pl.kv { layers = 1, heads = 2, key_dim = 16, value_dim = 16, context = 64 }
+  local fine, e = pcall(f, kv, pl.zeros { 1, 2, 16 })
+  verdict(not fine and tostring(e):find(want, 1, true), ("%s, want %s"):format(tostring(e), want))
+  kv:close()
+end
+kv_fails("within a step", function(kv) kv:begin { 1 } kv:begin { 1 } end)
+kv_fails("a list of ids", function(kv) kv:begin() end)
+for _, name in ipairs { "begin", "commit", "abort", "len" } do
+  kv_fails("closed", function(kv) kv:close() kv[name](kv, { 1 }) end)
+end
+kv_fails("closed", function(kv, x)
+  kv:begin { 1 }
+  kv:close()
+  for _ in pl.each_layer(1) do kv:append(x, x) end
+end)
+
+-- a model after close()
+local m = model.load "tests/data/tiny-llama-gguf/model.gguf"
+local tok = m:tokenizer()
+m:close()
+m:close()
+verdict(not pcall(function() return tok:encode "a" end), "encode after close")
+for _, name in ipairs { "generate", "logits", "score", "ids", "tokenizer", "stops", "submit", "step", "tree", "kv" } do
+  local fine, e = pcall(function() return m[name](m, { 1 }) end)
+  verdict(not fine and tostring(e):find("closed", 1, true), name .. " after close: " .. tostring(e))
+end
+
 -- Ctrl-C while a model is loaded ends the load
 local ffi = require "ffi"
 ffi.cdef "int raise(int);"
