@@ -15,10 +15,10 @@ int pl_fail_at(pl_err *err, const char *file, int line, int code, const char *fm
 PL_INLINE int pl_code_of(int reported, int code) { return (void)reported, code; }
 
 /* Returns from the caller with the code of a failed call. */
-#define PL_TRY(call)                   \
-    do {                               \
-        const int rc_ = (call);        \
-        if (rc_ < 0) return rc_;       \
+#define PL_TRY(call)             \
+    do {                         \
+        const int rc_ = (call);  \
+        if (rc_ < 0) return rc_; \
     } while (0)
 
 /* A broken invariant is perilune's own fault: print and abort. */
@@ -60,6 +60,6 @@ PL_INLINE uint16_t pl_f32_bf16(float f)
 }
 float pl_f16_f32(uint16_t h);
 uint16_t pl_f32_f16(float f);
-float pl_f8_f32(uint8_t c);    /* e4m3: 0x7f and 0xff are NaN */
-uint8_t pl_f32_f8(float f);    /* saturates at 448 */
+float pl_f8_f32(uint8_t c); /* e4m3: 0x7f and 0xff are NaN */
+uint8_t pl_f32_f8(float f); /* saturates at 448 */
 #endif

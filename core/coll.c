@@ -84,9 +84,9 @@ int pl_coll_meet(pl_coll *c, const void *mine, int64_t bytes, const void *const 
     const int64_t theirs = other < g->n_ranks ? g->bytes[other] : bytes;
     *all = g->buffer;
     if (other == g->n_ranks) return PL_OK; /* all are equal to mine, so every rank comes to the same answer */
-    barrier(g); /* nobody may overwrite the sizes before all have compared them */
-    return pl_fail(err, PL_ESHAPE, "collective: rank %d brings %lld bytes, rank %d %lld", c->rank, (long long)bytes, other,
-                   (long long)theirs);
+    barrier(g);                            /* nobody may overwrite the sizes before all have compared them */
+    return pl_fail(err, PL_ESHAPE, "collective: rank %d brings %lld bytes, rank %d %lld", c->rank, (long long)bytes,
+                   other, (long long)theirs);
 }
 
 void pl_coll_leave(pl_coll *c) { barrier(c->g); }

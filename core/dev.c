@@ -23,8 +23,10 @@ int pl_dev_open(pl_dev **out, const pl_dev_opts *o, pl_err *err)
     int rc = PL_OK;
     s->dev = dev;
     s->kind = o->kind;
-    if (o->kind == PL_DEV_CPU) s->backend = pl_cpu_backend();
-    else rc = pl_plugin_open(&dev->plugin, &s->backend, o->plugin, err);
+    if (o->kind == PL_DEV_CPU)
+        s->backend = pl_cpu_backend();
+    else
+        rc = pl_plugin_open(&dev->plugin, &s->backend, o->plugin, err);
     if (rc == PL_OK) rc = s->backend->open(s, o, err);
     if (rc < 0) {
         if (dev->plugin) dlclose(dev->plugin);
@@ -71,7 +73,8 @@ int pl_dev_copy(pl_dev *dev, pl_tensor *dst, const pl_tensor *src, pl_err *err)
     bool same = dst->ndim == src->ndim && dst->dtype == src->dtype && dst->layout == PL_ROWS && src->layout == PL_ROWS;
     for (int32_t i = 0; same && i < dst->ndim; i++) same = dst->dim[i] == src->dim[i];
     if (!same)
-        return pl_fail(err, PL_ESHAPE, "copy: %s %s to %s %s", pl_dtype_name(src->dtype), b, pl_dtype_name(dst->dtype), a);
+        return pl_fail(err, PL_ESHAPE, "copy: %s %s to %s %s", pl_dtype_name(src->dtype), b, pl_dtype_name(dst->dtype),
+                       a);
     if (!pl_tensor_is_dense(dst) || !pl_tensor_is_dense(src))
         return pl_fail(err, PL_ESHAPE, "copy: %s to %s, want dense tensors", b, a);
     const int64_t block = pl_dtype_block(src->dtype), bytes = pl_tensor_count(src) / block * pl_dtype_bytes(src->dtype);

@@ -10,11 +10,11 @@ typedef struct pl_cuda_ops pl_cuda_ops; /* generated: one function pointer an op
 
 /* What a backend gives beside its ops. Every function of the CPU backend is synchronous. */
 typedef struct pl_backend {
-    int32_t kind; /* PL_DEV_CPU, PL_DEV_CUDA */
+    int32_t kind;                                                 /* PL_DEV_CPU, PL_DEV_CUDA */
     int (*open)(pl_stream *s, const pl_dev_opts *o, pl_err *err); /* sets s->impl, path, n_threads */
     void (*close)(pl_stream *s);
     int (*describe)(const pl_stream *s, char *text, int32_t cap); /* one line; returns its length */
-    void *(*alloc)(void *impl, int64_t bytes);     /* 64-byte aligned at least, not cleared; NULL: no memory */
+    void *(*alloc)(void *impl, int64_t bytes); /* 64-byte aligned at least, not cleared; NULL: no memory */
     void (*free)(void *impl, void *p, int64_t bytes);
     int (*copy_in)(void *impl, void *dst, const void *src, int64_t bytes, pl_err *err);  /* host to device */
     int (*copy_out)(void *impl, void *dst, const void *src, int64_t bytes, pl_err *err); /* device to host */
@@ -26,10 +26,10 @@ typedef struct pl_backend {
 
 struct pl_stream {
     pl_dev *dev;
-    void *impl;                 /* the backend's own: threads and scratch on the CPU, the stream on CUDA */
+    void *impl; /* the backend's own: threads and scratch on the CPU, the stream on CUDA */
     const pl_backend *backend;
-    int32_t kind;               /* backend->kind, read by every op */
-    int32_t path;               /* CPU: the path chosen at open, never PL_PATH_AUTO */
+    int32_t kind; /* backend->kind, read by every op */
+    int32_t path; /* CPU: the path chosen at open, never PL_PATH_AUTO */
     int32_t n_threads;
     uint64_t path_count[PL_N_PATHS]; /* products computed, by the path that really ran */
 };
@@ -39,7 +39,7 @@ struct pl_dev {
     void *plugin; /* dlopen handle of the CUDA plug-in */
 };
 
-const pl_backend *pl_cpu_backend(void); /* kernels/cpu/dev.c */
+const pl_backend *pl_cpu_backend(void);                            /* kernels/cpu/dev.c */
 int pl_no_kernel(pl_err *err, const char *op, const pl_stream *s); /* PL_EDEV, for an op that a backend lacks */
 
 /* What the CUDA plug-in exports: fills *out, or says in msg why it cannot. */

@@ -48,7 +48,9 @@ int64_t pl_dtype_row_bytes(int32_t dtype, int64_t n)
 void pl_row_to_f32(int32_t dtype, float *dst, const void *src, int64_t n)
 {
     switch (dtype) {
-    case PL_F32: memcpy(dst, src, (size_t)n * 4); return;
+    case PL_F32:
+        memcpy(dst, src, (size_t)n * 4);
+        return;
     case PL_F16:
         for (int64_t i = 0; i < n; i++) dst[i] = pl_f16_f32(((const uint16_t *)src)[i]);
         return;
@@ -67,14 +69,17 @@ void pl_row_to_f32(int32_t dtype, float *dst, const void *src, int64_t n)
     case PL_U8:
         for (int64_t i = 0; i < n; i++) dst[i] = (float)((const uint8_t *)src)[i];
         return;
-    default: pl_quant_to_f32(dtype, dst, src, n);
+    default:
+        pl_quant_to_f32(dtype, dst, src, n);
     }
 }
 
 void pl_row_from_f32(int32_t dtype, void *dst, const float *src, int64_t n)
 {
     switch (dtype) {
-    case PL_F32: memcpy(dst, src, (size_t)n * 4); return;
+    case PL_F32:
+        memcpy(dst, src, (size_t)n * 4);
+        return;
     case PL_F16:
         for (int64_t i = 0; i < n; i++) ((uint16_t *)dst)[i] = pl_f32_f16(src[i]);
         return;

@@ -11,8 +11,8 @@ typedef struct pl_dtype_info {
 } pl_dtype_info;
 
 PL_INLINE bool pl_dtype_valid(int32_t dtype) { return dtype >= 0 && dtype < PL_N_DTYPES; }
-const pl_dtype_info *pl_dtype(int32_t dtype); /* asserts that dtype is valid */
-int32_t pl_dtype_of_gguf(int64_t type);       /* -1 if unknown */
+const pl_dtype_info *pl_dtype(int32_t dtype);       /* asserts that dtype is valid */
+int32_t pl_dtype_of_gguf(int64_t type);             /* -1 if unknown */
 int32_t pl_dtype_of_hf(const char *name, size_t n); /* -1 if unknown */
 
 /* Bytes of n elements of a row; n must be a multiple of the block. */

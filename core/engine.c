@@ -9,7 +9,7 @@
 typedef struct slot {
     int32_t *token; /* [cap] prompt, then answer */
     int32_t cap, n;
-    int32_t *stop;  /* [n_stop] */
+    int32_t *stop; /* [n_stop] */
     int32_t n_stop;
     pl_sample_opts sample; /* bias arrays are own copies */
 } slot;
@@ -21,12 +21,12 @@ struct pl_engine {
     pl_request *req; /* [max_requests] what policies read */
     slot *slot;      /* [max_requests] */
     int64_t next_id;
-    pl_span *span;   /* the plan: [n_plan] */
-    int32_t *who;    /* [n_plan] slot of each span */
+    pl_span *span; /* the plan: [n_plan] */
+    int32_t *who;  /* [n_plan] slot of each span */
     int32_t n_plan, plan_tokens;
     int32_t *ids, *rows; /* [max_tokens], [max_requests] */
-    float *scratch;       /* [n_vocab] */
-    pl_event *event; /* [max_requests] */
+    float *scratch;      /* [n_vocab] */
+    pl_event *event;     /* [max_requests] */
     int32_t n_events;
     pl_metrics m;
 };
@@ -34,8 +34,8 @@ struct pl_engine {
 int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err)
 {
     if (o->max_requests < 1 || o->max_tokens < 1 || o->n_vocab < 1)
-        return pl_fail(err, PL_EARG, "engine: %d requests, %d tokens, %d words, want at least 1 of each", o->max_requests,
-                       o->max_tokens, o->n_vocab);
+        return pl_fail(err, PL_EARG, "engine: %d requests, %d tokens, %d words, want at least 1 of each",
+                       o->max_requests, o->max_tokens, o->n_vocab);
     pl_engine *e = calloc(1, sizeof *e);
     if (!e) return pl_fail(err, PL_ENOMEM, "engine: no memory");
     const size_t n = (size_t)o->max_requests;
@@ -100,8 +100,8 @@ static int check_request(const pl_engine *e, const pl_request_opts *o, pl_err *e
     if (o->max_out < 0) return pl_fail(err, PL_EARG, "request: %d tokens wanted, want 0 or more", o->max_out);
     for (int32_t i = 0; i < o->n_prompt; i++)
         if (o->prompt[i] < 0 || o->prompt[i] >= e->o.n_vocab)
-            return pl_fail(err, PL_EARG, "request: token %d of the prompt is %d, the vocabulary has %d", i, o->prompt[i],
-                           e->o.n_vocab);
+            return pl_fail(err, PL_EARG, "request: token %d of the prompt is %d, the vocabulary has %d", i,
+                           o->prompt[i], e->o.n_vocab);
     const int64_t page = e->kv->o.page, total = (int64_t)o->n_prompt + o->max_out;
     if ((total + page - 1) / page > e->kv->o.n_pages)
         return pl_fail(err, PL_EARG, "request: %d tokens of prompt and %d of answer, the cache holds %lld", o->n_prompt,
@@ -127,8 +127,14 @@ int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err
         clear(s);
         return pl_fail(err, PL_ENOMEM, "request: no memory for a prompt of %d tokens", o->n_prompt);
     }
-    e->req[i] = (pl_request){.id = e->next_id++, .state = PL_WAITING, .seq = -1, .n_prompt = o->n_prompt,
-                             .max_out = o->max_out, .left = o->n_prompt, .priority = o->priority, .arrived_s = pl_now_s()};
+    e->req[i] = (pl_request){.id = e->next_id++,
+                             .state = PL_WAITING,
+                             .seq = -1,
+                             .n_prompt = o->n_prompt,
+                             .max_out = o->max_out,
+                             .left = o->n_prompt,
+                             .priority = o->priority,
+                             .arrived_s = pl_now_s()};
     *id = e->req[i].id;
     e->m.submitted++;
     return PL_OK;
@@ -174,7 +180,8 @@ int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err)
     const int32_t i = find(e, id);
     if (i < 0) return pl_fail(err, PL_ENAME, "engine: no running request %lld", (long long)id);
     for (int32_t k = 0; k < e->n_plan; k++)
-        if (e->who[k] == i) return pl_fail(err, PL_EARG, "engine: request %lld is in the plan, run the step first", (long long)id);
+        if (e->who[k] == i)
+            return pl_fail(err, PL_EARG, "engine: request %lld is in the plan, run the step first", (long long)id);
     finish(e, i, PL_FINISH_CANCELLED);
     return PL_OK;
 }
@@ -231,8 +238,10 @@ static int advance(pl_engine *e, int32_t i, const float *logits, pl_err *err)
     r->left = 1;
     bool stop = false;
     for (int32_t k = 0; k < s->n_stop; k++) stop = stop || s->stop[k] == out.token;
-    if (stop) finish(e, i, PL_FINISH_STOP);
-    else if (r->n_out >= r->max_out) finish(e, i, PL_FINISH_LENGTH);
+    if (stop)
+        finish(e, i, PL_FINISH_STOP);
+    else if (r->n_out >= r->max_out)
+        finish(e, i, PL_FINISH_LENGTH);
     post(e, i, &out);
     return PL_OK;
 }

@@ -13,7 +13,8 @@ static int check_opts(const pl_kv_opts *o, pl_err *err)
     if (o->page < 0 || o->page % 16 || o->page > 1024)
         return pl_fail(err, PL_EARG, "kv: page of %d tokens, want a multiple of 16 up to 1024", o->page);
     if (o->dtype != PL_BF16 && o->dtype != PL_F32)
-        return pl_fail(err, PL_EDTYPE, "kv: format %s, want bf16 or f32", pl_dtype_valid(o->dtype) ? pl_dtype_name(o->dtype) : "?");
+        return pl_fail(err, PL_EDTYPE, "kv: format %s, want bf16 or f32",
+                       pl_dtype_valid(o->dtype) ? pl_dtype_name(o->dtype) : "?");
     if (o->n_pages < 1 || o->n_pages > INT32_MAX)
         return pl_fail(err, PL_EARG, "kv: %lld pages, want 1 to 2^31", (long long)o->n_pages);
     return PL_OK;

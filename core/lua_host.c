@@ -143,8 +143,10 @@ int pl_lua_main(const char *name, int argc, char **argv)
     lua_setglobal(L, "arg");
     lua_pushcfunction(L, traceback);
     int status = 1;
-    if (push_entry(L, name, argv[0]) || lua_pcall(L, 0, 1, 1)) fprintf(stderr, "perilune: %s\n", lua_tostring(L, -1));
-    else status = lua_isnumber(L, -1) ? (int)lua_tointeger(L, -1) : 0;
+    if (push_entry(L, name, argv[0]) || lua_pcall(L, 0, 1, 1))
+        fprintf(stderr, "perilune: %s\n", lua_tostring(L, -1));
+    else
+        status = lua_isnumber(L, -1) ? (int)lua_tointeger(L, -1) : 0;
     if ((fflush(stdout) || ferror(stdout)) && status == 0) {
         fprintf(stderr, "perilune: standard output: %s\n", errno ? strerror(errno) : "write error");
         status = 1;

@@ -25,8 +25,10 @@ void *pl_mem_map(int64_t bytes)
 void pl_mem_unmap(void *p, int64_t bytes)
 {
     if (!p) return;
-    if (bytes < PL_HUGE) free(p);
-    else munmap(p, (size_t)pl_round_up(bytes, PL_HUGE));
+    if (bytes < PL_HUGE)
+        free(p);
+    else
+        munmap(p, (size_t)pl_round_up(bytes, PL_HUGE));
 }
 
 void pl_mem_drop(const void *from, const void *to)

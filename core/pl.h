@@ -11,7 +11,8 @@
 /* abi-begin */
 enum { PL_ABI = 1, PL_MAX_DIMS = 4 };
 
-enum { /* status codes; PL_EAGAIN and below the line are conditions: nobody's fault, often expected */
+/* Status codes. From PL_ETAG down they are conditions: nobody's fault, often expected. */
+enum {
     PL_OK = 0,
     PL_EARG = -1,    /* an argument is out of range */
     PL_ESHAPE = -2,  /* sizes do not agree */
@@ -28,13 +29,26 @@ enum { /* status codes; PL_EAGAIN and below the line are conditions: nobody's fa
     PL_ECANCEL = -23 /* cancelled */
 };
 
-enum { /* formats of numbers; from PL_Q4_0 on, blocks of a row (dtype.h has the sizes) */
-    PL_F32 = 0, PL_F16, PL_BF16, PL_F8, /* F8: e4m3, finite only */
-    PL_I32, PL_I64, PL_U8,
-    PL_Q4_0, PL_Q4_1, PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K,
+/* Formats of numbers; from PL_Q4_0 on, blocks of a row (dtype.h has the sizes). */
+enum {
+    PL_F32 = 0,
+    PL_F16,
+    PL_BF16,
+    PL_F8, /* F8: e4m3, finite only */
+    PL_I32,
+    PL_I64,
+    PL_U8,
+    PL_Q4_0,
+    PL_Q4_1,
+    PL_Q5_0,
+    PL_Q5_1,
+    PL_Q8_0,
+    PL_Q4_K,
+    PL_Q5_K,
+    PL_Q6_K,
     PL_N_DTYPES
 };
-enum { PL_ROWS = 0, PL_PACKED = 1 };  /* layout: rows as in a file, or the backend's own for products */
+enum { PL_ROWS = 0, PL_PACKED = 1 };      /* layout: rows as in a file, or the backend's own for products */
 enum { PL_ACT_BF16 = 0, PL_ACT_F32 = 1 }; /* what activations are rounded to before a product */
 enum { PL_DEV_CPU = 0, PL_DEV_CUDA = 1 };
 enum { PL_PATH_AUTO = 0, PL_PATH_PORTABLE, PL_PATH_AVX2, PL_PATH_AVX512, PL_PATH_AMX, PL_PATH_SOFT_AMX, PL_N_PATHS };
@@ -87,11 +101,11 @@ int pl_tensor_set_i32(pl_tensor *t, const int32_t *src, int64_t n, pl_err *err);
 
 /* dev: a device with one stream of work and its threads */
 typedef struct pl_dev_opts {
-    int32_t kind;        /* PL_DEV_CPU, PL_DEV_CUDA */
-    int32_t n_threads;   /* CPU: 0 = one per core that this process may use */
-    int32_t path;        /* CPU: PL_PATH_AUTO = the fastest the machine has; a path it lacks is PL_EDEV */
-    int32_t index;       /* CUDA: device number */
-    const char *plugin;  /* CUDA: file of the plug-in, NULL = libperilune_cuda.so beside the program */
+    int32_t kind;       /* PL_DEV_CPU, PL_DEV_CUDA */
+    int32_t n_threads;  /* CPU: 0 = one per core that this process may use */
+    int32_t path;       /* CPU: PL_PATH_AUTO = the fastest the machine has; a path it lacks is PL_EDEV */
+    int32_t index;      /* CUDA: device number */
+    const char *plugin; /* CUDA: file of the plug-in, NULL = libperilune_cuda.so beside the program */
 } pl_dev_opts;
 int pl_dev_open(pl_dev **out, const pl_dev_opts *o, pl_err *err);
 void pl_dev_close(pl_dev *dev);
@@ -127,8 +141,8 @@ typedef struct pl_ckpt_info {
     int64_t dim[PL_MAX_DIMS];  /* slowest first: [N,K] for a weight of y[T,N] = x[T,K] w[N,K] */
     int64_t bytes;
 } pl_ckpt_info;
-int32_t pl_ckpt_count(const pl_ckpt *c);                     /* tensors */
-int32_t pl_ckpt_find(const pl_ckpt *c, const char *name);    /* index, or PL_ENAME */
+int32_t pl_ckpt_count(const pl_ckpt *c);                  /* tensors */
+int32_t pl_ckpt_find(const pl_ckpt *c, const char *name); /* index, or PL_ENAME */
 int pl_ckpt_info_at(const pl_ckpt *c, int32_t i, pl_ckpt_info *out, pl_err *err);
 int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err); /* a new reference into the mapping, PL_ROWS */
 void pl_ckpt_drop(pl_ckpt *c, int32_t i); /* its pages may leave memory; they come back from the file if read again */
@@ -142,7 +156,7 @@ typedef struct pl_meta_info {
     const char *key;
     int32_t type; /* of each element */
     bool is_list;
-    int64_t n;    /* elements; 1 unless a list */
+    int64_t n; /* elements; 1 unless a list */
 } pl_meta_info;
 int32_t pl_ckpt_meta_count(const pl_ckpt *c);
 int32_t pl_ckpt_meta_find(const pl_ckpt *c, const char *key); /* index, or PL_ENAME */
@@ -158,11 +172,14 @@ int pl_ckpt_text(pl_ckpt *c, const char *name, const char **text, int64_t *bytes
  * are heads x dim each. A step announces its spans, ops append and attend, then the step is committed. */
 typedef struct pl_kv_opts {
     int32_t layers, heads, key_dim, value_dim;
-    int32_t page;    /* tokens per page, a multiple of 16; 0 = 64 */
-    int32_t dtype;   /* PL_BF16 or PL_F32 */
+    int32_t page;  /* tokens per page, a multiple of 16; 0 = 64 */
+    int32_t dtype; /* PL_BF16 or PL_F32 */
     int64_t n_pages;
 } pl_kv_opts;
-typedef struct pl_span { int32_t seq, n; } pl_span; /* the next n tokens of one sequence; spans lie in batch order */
+/* The next n tokens of one sequence; spans lie in batch order. */
+typedef struct pl_span {
+    int32_t seq, n;
+} pl_span;
 int pl_kv_open(pl_kv **out, pl_dev *dev, const pl_kv_opts *o, pl_err *err);
 void pl_kv_close(pl_kv *kv);
 int64_t pl_kv_page_bytes(const pl_kv_opts *o);
@@ -181,7 +198,10 @@ int32_t pl_coll_rank(const pl_coll *c);
 int32_t pl_coll_size(const pl_coll *c);
 
 /* prog: a traced graph as a flat list of ops over values, with one planned block of memory */
-typedef union pl_attr { int64_t i; double f; } pl_attr;
+typedef union pl_attr {
+    int64_t i;
+    double f;
+} pl_attr;
 enum { PL_DIM_T = -1, PL_DIM_R = -2 };                          /* tokens of the step; rows wanted */
 enum { PL_VALUE_IDS = 0, PL_VALUE_POS = 1, PL_VALUE_ROWS = 2 }; /* i32 inputs that every program has */
 int pl_prog_new(pl_prog **out, pl_dev *dev, pl_err *err);
@@ -189,16 +209,18 @@ void pl_prog_set_coll(pl_prog *p, pl_coll *coll); /* borrowed; NULL: one rank al
 void pl_prog_free(pl_prog *p);
 /* these return the new value's number, or a negative code */
 int pl_prog_value(pl_prog *p, int32_t dtype, int32_t ndim, const int64_t *dim, pl_err *err);
-int pl_prog_view(pl_prog *p, int32_t base, int64_t offset, int32_t ndim, const int64_t *dim, const int64_t *stride, pl_err *err);
+int pl_prog_view(pl_prog *p, int32_t base, int64_t offset, int32_t ndim, const int64_t *dim, const int64_t *stride,
+                 pl_err *err);
 int pl_prog_const(pl_prog *p, const pl_tensor *t, pl_err *err); /* keeps a reference */
-int pl_prog_op(pl_prog *p, int32_t op, const int32_t *value, int32_t n_values, const pl_attr *attr, int32_t n_attrs, int32_t line, pl_err *err);
+int pl_prog_op(pl_prog *p, int32_t op, const int32_t *value, int32_t n_values, const pl_attr *attr, int32_t n_attrs,
+               int32_t line, pl_err *err);
 int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_rows, bool reserve, pl_err *err);
 int64_t pl_prog_bytes(const pl_prog *p); /* activations, after build */
 int32_t pl_prog_n_ops(const pl_prog *p);
 typedef struct pl_batch {
-    const int32_t *ids;   /* [n_tokens] */
-    const int32_t *rows;  /* [n_rows] token positions within the batch whose results are wanted */
-    const pl_span *span;  /* [n_spans] */
+    const int32_t *ids;  /* [n_tokens] */
+    const int32_t *rows; /* [n_rows] token positions within the batch whose results are wanted */
+    const pl_span *span; /* [n_spans] */
     int32_t n_tokens, n_rows, n_spans;
 } pl_batch;
 /* Runs the program over the batch and commits the step in kv; *result [n_rows, ...] is valid until the next run. */
@@ -206,11 +228,11 @@ int pl_prog_run(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_
 
 /* sample */
 typedef struct pl_sample_opts {
-    float temperature;  /* 0 = greedy */
-    float top_p, min_p; /* 1 and 0 = off */
+    float temperature;                     /* 0 = greedy */
+    float top_p, min_p;                    /* 1 and 0 = off */
     float repetition, presence, frequency; /* 1, 0, 0 = off */
-    int32_t top_k;      /* 0 = off */
-    int32_t n_logprobs; /* -1 = none, 0 = of the chosen token, n = of the n best too (at most 20) */
+    int32_t top_k;                         /* 0 = off */
+    int32_t n_logprobs;                    /* -1 = none, 0 = of the chosen token, n = of the n best too (at most 20) */
     uint64_t seed;
     const int32_t *bias_id; /* [n_bias] */
     const float *bias;      /* [n_bias] */
@@ -225,8 +247,8 @@ typedef struct pl_sampled {
 } pl_sampled;
 /* One token from logits[n_vocab]; history[n_history] (prompt first, n_prompt of it) feeds the penalties; the random
  * number depends on (seed, n_history) alone. Scratch is the caller's: n_vocab floats. */
-int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sample_opts *o,
-              const int32_t *history, int32_t n_history, int32_t n_prompt, float *scratch, pl_err *err);
+int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sample_opts *o, const int32_t *history,
+              int32_t n_history, int32_t n_prompt, float *scratch, pl_err *err);
 double pl_logsumexp(const float *logits, int64_t n);
 
 /* engine: requests, their sequences, and the step */
@@ -240,7 +262,7 @@ typedef struct pl_request { /* what a policy reads; written by C only */
     int32_t state, finish, seq;
     int32_t n_prompt, n_done; /* n_done: tokens of prompt and answer that are in the cache */
     int32_t n_out, max_out;
-    int32_t left;             /* tokens known but not yet in the cache */
+    int32_t left; /* tokens known but not yet in the cache */
     int32_t priority;
     double arrived_s;
 } pl_request;
@@ -250,10 +272,14 @@ typedef struct pl_request_opts {
     int32_t n_prompt, n_stop, max_out, priority;
     pl_sample_opts sample;
 } pl_request_opts;
-typedef struct pl_event { int64_t id; int32_t finish, n_out; pl_sampled sampled; } pl_event; /* token -1: none, only the end */
-typedef struct pl_metrics { /* since the engine was opened */
+typedef struct pl_event {
+    int64_t id;
+    int32_t finish, n_out;
+    pl_sampled sampled;
+} pl_event;                                                            /* token -1: none, only the end */
+typedef struct pl_metrics {                                            /* since the engine was opened */
     uint64_t steps, prompt_tokens, out_tokens, submitted, finished[5]; /* finished: by PL_FINISH_* */
-    double step_s;           /* spent in steps */
+    double step_s;                                                     /* spent in steps */
     int64_t free_pages;
 } pl_metrics;
 void pl_engine_metrics(const pl_engine *e, pl_metrics *out);
@@ -262,7 +288,8 @@ void pl_engine_close(pl_engine *e);
 int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err *err);
 int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err);
 int32_t pl_engine_requests(pl_engine *e, pl_request **slots); /* number of slots, used or not */
-int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens, pl_err *err); /* n tokens of this request in the next step */
+int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens,
+                   pl_err *err);                              /* n tokens of this request in the next step */
 int32_t pl_engine_step_left(const pl_engine *e);              /* tokens that the step can still take */
 int pl_engine_step(pl_engine *e, pl_err *err);                /* runs the plan; a request's own failure is an event */
 int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last step */
@@ -270,15 +297,25 @@ int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last ste
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */
 bool pl_host_is_tty(int32_t fd);
-char *pl_line_read(const char *prompt, const char *completions); /* a line, edited; NULL at the end; completions by "\n" */
+char *pl_line_read(const char *prompt,
+                   const char *completions); /* a line, edited; NULL at the end; completions by "\n" */
 void pl_line_free(char *line);
 int pl_line_history(const char *file, bool write);
 /* tok: text to token ids and back. A pl_tok never changes once it is open: any number of threads may use one. Texts
  * are bytes with a length. pl_ids and pl_text are lists that grow; a zeroed struct is an empty list. */
 typedef struct pl_tok pl_tok;
-typedef struct pl_ids { int32_t *id; int32_t n, cap; } pl_ids;
-typedef struct pl_text { char *data; int32_t n, cap; } pl_text;
-typedef struct pl_tok_stream { uint8_t held[4]; int32_t n_held, n_seen, n_stripped; } pl_tok_stream; /* zeroed: at the start */
+typedef struct pl_ids {
+    int32_t *id;
+    int32_t n, cap;
+} pl_ids;
+typedef struct pl_text {
+    char *data;
+    int32_t n, cap;
+} pl_text;
+typedef struct pl_tok_stream {
+    uint8_t held[4];
+    int32_t n_held, n_seen, n_stripped;
+} pl_tok_stream; /* zeroed: at the start */
 enum {
     PL_TOK_SPECIALS = 1, /* encode: names of special tokens in the text become those tokens; decode: they are written */
     PL_TOK_BOS = 2,      /* put in front what the model expects there (often nothing) */
@@ -299,9 +336,11 @@ int32_t pl_tok_size(const pl_tok *t); /* largest id + 1 */
 int32_t pl_tok_bos(const pl_tok *t);  /* -1: none */
 int32_t pl_tok_eos(const pl_tok *t);
 bool pl_tok_is_special(const pl_tok *t, int32_t id);
-int32_t pl_tok_find(const pl_tok *t, const char *name, int64_t n_bytes);          /* id of a token as the file spells it, or -1 */
-const char *pl_tok_name(const pl_tok *t, int32_t id, int32_t *n_bytes);           /* that spelling; NULL: no such id */
-const char *pl_tok_bytes(const pl_tok *t, int32_t id, int32_t *n_bytes);          /* what the token adds to a text; may be part of a character */
+int32_t pl_tok_find(const pl_tok *t, const char *name,
+                    int64_t n_bytes);                                   /* id of a token as the file spells it, or -1 */
+const char *pl_tok_name(const pl_tok *t, int32_t id, int32_t *n_bytes); /* that spelling; NULL: no such id */
+const char *pl_tok_bytes(const pl_tok *t, int32_t id,
+                         int32_t *n_bytes); /* what the token adds to a text; may be part of a character */
 void pl_ids_free(pl_ids *ids);
 void pl_text_free(pl_text *x);
 /* abi-end */

@@ -10,7 +10,7 @@
 enum { MAX_ARGS = 12, MAX_ATTRS = 8, ALIGN = 64 };
 
 typedef struct value {
-    pl_tensor t;        /* as of the last run; dims that vary hold PL_DIM_T or PL_DIM_R in `dim` below */
+    pl_tensor t; /* as of the last run; dims that vary hold PL_DIM_T or PL_DIM_R in `dim` below */
     int64_t dim[PL_MAX_DIMS];
     int32_t base;       /* of a view: the value it looks into, else -1 */
     int64_t offset;     /* of a view: elements into the base; else bytes into the block */
@@ -34,8 +34,8 @@ struct pl_prog {
     int32_t n_calls, call_cap;
     int32_t result, max_tokens, max_rows;
     int64_t bytes;
-    uint8_t *block;   /* [bytes] */
-    int32_t *host;    /* ids [T], pos [T], rows [R] of the step, before they go to the device */
+    uint8_t *block; /* [bytes] */
+    int32_t *host;  /* ids [T], pos [T], rows [R] of the step, before they go to the device */
 };
 
 int pl_prog_new(pl_prog **out, pl_dev *dev, pl_err *err)
@@ -90,7 +90,8 @@ static int check_dims(const char *what, int32_t ndim, const int64_t *dim, pl_err
 int pl_prog_value(pl_prog *p, int32_t dtype, int32_t ndim, const int64_t *dim, pl_err *err)
 {
     PL_TRY(check_dims("value", ndim, dim, err));
-    if (!pl_dtype_valid(dtype) || pl_dtype_block(dtype) != 1) return pl_fail(err, PL_EDTYPE, "program: no values of format %d", dtype);
+    if (!pl_dtype_valid(dtype) || pl_dtype_block(dtype) != 1)
+        return pl_fail(err, PL_EDTYPE, "program: no values of format %d", dtype);
     value v = {.base = -1, .born = -1, .dies = -1};
     v.t = (pl_tensor){.dtype = dtype, .ndim = ndim, .dev = p->dev ? p->dev->stream.kind : PL_DEV_CPU};
     memcpy(v.dim, dim, sizeof *dim * (size_t)ndim);
@@ -112,7 +113,8 @@ static bool reach(int32_t ndim, const int64_t *dim, const int64_t *stride, int64
     return true;
 }
 
-int pl_prog_view(pl_prog *p, int32_t base, int64_t offset, int32_t ndim, const int64_t *dim, const int64_t *stride, pl_err *err)
+int pl_prog_view(pl_prog *p, int32_t base, int64_t offset, int32_t ndim, const int64_t *dim, const int64_t *stride,
+                 pl_err *err)
 {
     PL_TRY(check_dims("view", ndim, dim, err));
     if (base < 0 || base >= p->n_values || p->value[base].is_const)
@@ -146,7 +148,8 @@ int pl_prog_const(pl_prog *p, const pl_tensor *t, pl_err *err)
     return id;
 }
 
-int pl_prog_op(pl_prog *p, int32_t op, const int32_t *val, int32_t n_values, const pl_attr *attr, int32_t n_attrs, int32_t line, pl_err *err)
+int pl_prog_op(pl_prog *p, int32_t op, const int32_t *val, int32_t n_values, const pl_attr *attr, int32_t n_attrs,
+               int32_t line, pl_err *err)
 {
     const pl_op_info *o = pl_op(op);
     if (!o) return pl_fail(err, PL_EARG, "program: no op %d", op);
@@ -158,7 +161,8 @@ int pl_prog_op(pl_prog *p, int32_t op, const int32_t *val, int32_t n_values, con
     for (int32_t i = 0; i < n_values; i++) {
         c.value[i] = val[i];
         if (val[i] == -1 && i >= o->n_outs) continue;
-        if (val[i] < 0 || val[i] >= p->n_values) return pl_fail(err, PL_EARG, "program: %s: no value %d", o->name, val[i]);
+        if (val[i] < 0 || val[i] >= p->n_values)
+            return pl_fail(err, PL_EARG, "program: %s: no value %d", o->name, val[i]);
         value *v = &p->value[val[i]];
         value *whole = v->base >= 0 ? &p->value[v->base] : v;
         if (i < o->n_outs) {
@@ -178,7 +182,10 @@ int pl_prog_op(pl_prog *p, int32_t op, const int32_t *val, int32_t n_values, con
     return PL_OK;
 }
 
-static int64_t rows_of(const pl_prog *p, int64_t dim) { return dim == PL_DIM_T ? p->max_tokens : dim == PL_DIM_R ? p->max_rows : dim; }
+static int64_t rows_of(const pl_prog *p, int64_t dim)
+{
+    return dim == PL_DIM_T ? p->max_tokens : dim == PL_DIM_R ? p->max_rows : dim;
+}
 
 /* First fit over the values alive at the same time. Values are few hundred, so the plain way is fast enough. */
 static int place(pl_prog *p, pl_err *err)
@@ -193,8 +200,10 @@ static int place(pl_prog *p, pl_err *err)
         if (i == p->result) v->dies = p->n_calls;
         int64_t n = rows_of(p, v->dim[0]);
         for (int32_t k = 1; k < v->t.ndim; k++)
-            if (!pl_mul(n, v->dim[k], &n)) return pl_fail(err, PL_ELIMIT, "program: a value of more than 2^63 elements");
-        if (!pl_mul(n, pl_dtype_bytes(v->t.dtype), &n)) return pl_fail(err, PL_ELIMIT, "program: a value of more than 2^63 bytes");
+            if (!pl_mul(n, v->dim[k], &n))
+                return pl_fail(err, PL_ELIMIT, "program: a value of more than 2^63 elements");
+        if (!pl_mul(n, pl_dtype_bytes(v->t.dtype), &n))
+            return pl_fail(err, PL_ELIMIT, "program: a value of more than 2^63 bytes");
         v->bytes = pl_round_up(n, ALIGN);
         int64_t at = 0;
         for (bool moved = true; moved;) {
@@ -238,7 +247,8 @@ int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_ro
     if (result < 0 || result >= p->n_values || p->value[result].base >= 0 || p->value[result].born < 0)
         return pl_fail(err, PL_EARG, "program: value %d is not the result of an op", result);
     if (max_tokens < 1 || max_rows < 1 || max_rows > max_tokens)
-        return pl_fail(err, PL_EARG, "program: %d tokens and %d rows, want 1 or more, no more rows than tokens", max_tokens, max_rows);
+        return pl_fail(err, PL_EARG, "program: %d tokens and %d rows, want 1 or more, no more rows than tokens",
+                       max_tokens, max_rows);
     if (p->block) return pl_fail(err, PL_EARG, "program: built already");
     p->result = result;
     p->max_tokens = max_tokens;
@@ -249,7 +259,8 @@ int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_ro
     const pl_stream *s = &p->dev->stream;
     p->block = s->backend->alloc(s->impl, p->bytes);
     p->host = malloc(((size_t)max_tokens * 2 + (size_t)max_rows) * sizeof *p->host);
-    if (!p->block || !p->host) return pl_fail(err, PL_ENOMEM, "program: no memory for %lld bytes of activations", (long long)p->bytes);
+    if (!p->block || !p->host)
+        return pl_fail(err, PL_ENOMEM, "program: no memory for %lld bytes of activations", (long long)p->bytes);
     return PL_OK;
 }
 
@@ -265,7 +276,8 @@ static int check_batch(const pl_prog *p, const pl_batch *b, pl_err *err)
         return pl_fail(err, PL_EARG, "program: %d rows wanted, at most %d", b->n_rows, p->max_rows);
     int64_t sum = 0;
     for (int32_t i = 0; i < b->n_spans; i++) sum += b->span[i].n;
-    if (sum != b->n_tokens) return pl_fail(err, PL_EARG, "program: spans of %lld tokens, the batch has %d", (long long)sum, b->n_tokens);
+    if (sum != b->n_tokens)
+        return pl_fail(err, PL_EARG, "program: spans of %lld tokens, the batch has %d", (long long)sum, b->n_tokens);
     for (int32_t i = 0; i < b->n_rows; i++)
         if (b->rows[i] < 0 || b->rows[i] >= b->n_tokens)
             return pl_fail(err, PL_EARG, "program: row %d wanted of a batch of %d", b->rows[i], b->n_tokens);
@@ -292,9 +304,11 @@ static int copy_inputs(pl_prog *p, const pl_kv *kv, const pl_batch *b, pl_err *e
         for (int32_t k = 0; k < b->span[i].n; k++) pos[t++] = (int32_t)(pl_kv_seq_len(kv, b->span[i].seq) + k);
     if (b->n_rows) memcpy(rows, b->rows, (size_t)b->n_rows * sizeof *rows);
     const pl_stream *s = &p->dev->stream;
-    const struct { const int32_t *src; int32_t n; } in[] = {{ids, b->n_tokens}, {pos, b->n_tokens}, {rows, b->n_rows}};
-    for (int i = 0; i < 3; i++)
-        PL_TRY(s->backend->copy_in(s->impl, p->value[i].t.data, in[i].src, in[i].n * 4, err));
+    const struct {
+        const int32_t *src;
+        int32_t n;
+    } in[] = {{ids, b->n_tokens}, {pos, b->n_tokens}, {rows, b->n_rows}};
+    for (int i = 0; i < 3; i++) PL_TRY(s->backend->copy_in(s->impl, p->value[i].t.data, in[i].src, in[i].n * 4, err));
     return PL_OK;
 }
 

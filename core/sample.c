@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { N_BINS = 2048 };          /* of 1/64 nat each below the maximum; the last one takes the rest */
+enum { N_BINS = 2048 }; /* of 1/64 nat each below the maximum; the last one takes the rest */
 static const float bins_per_nat = 64;
 
 typedef struct candidate {
@@ -43,7 +43,8 @@ static int check(const pl_sample_opts *o, int32_t n_vocab, pl_err *err)
 {
     if (!(o->temperature >= 0) || isinf(o->temperature))
         return pl_fail(err, PL_EARG, "temperature: %g, want 0 or more", (double)o->temperature);
-    if (!(o->top_p > 0 && o->top_p <= 1)) return pl_fail(err, PL_EARG, "top_p: %g, want above 0, at most 1", (double)o->top_p);
+    if (!(o->top_p > 0 && o->top_p <= 1))
+        return pl_fail(err, PL_EARG, "top_p: %g, want above 0, at most 1", (double)o->top_p);
     if (!(o->min_p >= 0 && o->min_p <= 1)) return pl_fail(err, PL_EARG, "min_p: %g, want 0 to 1", (double)o->min_p);
     if (o->top_k < 0) return pl_fail(err, PL_EARG, "top_k: %d, want 0 (off) or more", o->top_k);
     if (!(o->repetition > 0) || isinf(o->repetition))
@@ -54,13 +55,14 @@ static int check(const pl_sample_opts *o, int32_t n_vocab, pl_err *err)
         return pl_fail(err, PL_EARG, "logprobs: %d, want 0 to %d", o->n_logprobs, PL_MAX_LOGPROBS);
     for (int32_t i = 0; i < o->n_bias; i++)
         if (o->bias_id[i] < 0 || o->bias_id[i] >= n_vocab || isnan(o->bias[i]))
-            return pl_fail(err, PL_EARG, "logit bias: token %d by %g, want a token below %d and a number", o->bias_id[i],
-                           (double)o->bias[i], n_vocab);
+            return pl_fail(err, PL_EARG, "logit bias: token %d by %g, want a token below %d and a number",
+                           o->bias_id[i], (double)o->bias[i], n_vocab);
     return PL_OK;
 }
 
 /* Each distinct token of the history is penalised once (repetition, presence) and per count (frequency; answer only). */
-static void penalise(float *x, int32_t n_vocab, const pl_sample_opts *o, const int32_t *history, int32_t n, int32_t n_prompt)
+static void penalise(float *x, int32_t n_vocab, const pl_sample_opts *o, const int32_t *history, int32_t n,
+                     int32_t n_prompt)
 {
     const bool counts = o->presence != 0 || o->frequency != 0; /* NOLINT: exact zero means off */
     for (int32_t i = 0; i < n; i++) {
@@ -104,7 +106,8 @@ static int bin_of(float top, float x)
 }
 
 /* The candidates that top-k, top-p and min-p may keep, sorted, and the number they do keep. */
-static int choose(candidate **out, int32_t *n_kept, const float *x, int32_t n, float top, const pl_sample_opts *o, pl_err *err)
+static int choose(candidate **out, int32_t *n_kept, const float *x, int32_t n, float top, const pl_sample_opts *o,
+                  pl_err *err)
 {
     int32_t count[N_BINS] = {0}, n_cand = 0;
     double mass[N_BINS] = {0}, total = 0, cum = 0;
@@ -152,7 +155,8 @@ static int choose(candidate **out, int32_t *n_kept, const float *x, int32_t n, f
     return PL_OK;
 }
 
-static int draw(int32_t *token, const float *x, int32_t n, float top, const pl_sample_opts *o, uint64_t counter, pl_err *err)
+static int draw(int32_t *token, const float *x, int32_t n, float top, const pl_sample_opts *o, uint64_t counter,
+                pl_err *err)
 {
     const double u = uniform(o->seed, counter);
     double total = 0, cum = 0;
@@ -184,11 +188,14 @@ static void logprobs(pl_sampled *out, const float *logits, int32_t n, int32_t n_
     const double lse = pl_logsumexp(logits, n);
     out->logprob = (float)((double)logits[out->token] - lse);
     if (n_top > n) n_top = n;
-    for (int32_t i = 0; i < n && n_top > 0; i++) { /* insertion into the best n_top; equal logits keep the lower id first */
+    for (int32_t i = 0; i < n && n_top > 0;
+         i++) { /* insertion into the best n_top; equal logits keep the lower id first */
         int32_t k = out->n_top;
         if (k == n_top && !(logits[i] > logits[out->top_id[k - 1]])) continue;
-        if (k == n_top) k--;
-        else out->n_top++;
+        if (k == n_top)
+            k--;
+        else
+            out->n_top++;
         for (; k > 0 && logits[i] > logits[out->top_id[k - 1]]; k--) out->top_id[k] = out->top_id[k - 1];
         out->top_id[k] = i;
     }

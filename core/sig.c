@@ -67,8 +67,8 @@ static int bind(binding *b, const part *p, const pl_tensor *t, const char *op, c
     int32_t want = 0;
     for (const char *c = p->dims; *c != ']'; c++) want += isalpha((unsigned char)*c) != 0;
     if (lead ? t->ndim <= want : t->ndim != want)
-        return pl_fail(err, PL_ESHAPE, "%s: %s is %s, want %d dimensions%s (%s)", op, p->name, got,
-                       want + lead, lead ? " or more" : "", sig);
+        return pl_fail(err, PL_ESHAPE, "%s: %s is %s, want %d dimensions%s (%s)", op, p->name, got, want + lead,
+                       lead ? " or more" : "", sig);
     int32_t d = t->ndim - want;
     if (lead) PL_TRY(bind_lead(b, p, t, d, op, got, sig, err));
     for (const char *c = p->dims; *c != ']'; c++) {
@@ -96,7 +96,8 @@ int pl_sig_check(const char *op, const char *sig, const pl_tensor *const *t, int
         for (int i = 0; i < n; i++) {
             if (p[i].is_out != (outs == 1) || (!t[i] && p[i].optional)) continue;
             if (!t[i] || !t[i]->data) return pl_fail(err, PL_EARG, "%s: %s is missing (%s)", op, p[i].name, sig);
-            if (t[i]->ndim > 1 && t[i]->layout == PL_ROWS && t[i]->dim[t[i]->ndim - 1] > 1 && t[i]->stride[t[i]->ndim - 1] != 1)
+            if (t[i]->ndim > 1 && t[i]->layout == PL_ROWS && t[i]->dim[t[i]->ndim - 1] > 1 &&
+                t[i]->stride[t[i]->ndim - 1] != 1)
                 return pl_fail(err, PL_ESHAPE, "%s: the last axis of %s is not dense, copy it first", op, p[i].name);
             PL_TRY(bind(&b, &p[i], t[i], op, sig, err));
         }

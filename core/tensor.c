@@ -56,8 +56,8 @@ static int dense_bytes(int64_t *bytes, int32_t dtype, int32_t ndim, const int64_
         if (!pl_mul(n, dim[i], &n)) return pl_fail(err, PL_ESHAPE, "tensor: more than 2^63 elements");
     }
     if (dim[ndim - 1] % d->block)
-        return pl_fail(err, PL_ESHAPE, "tensor: rows of %lld, want a multiple of %d for %s",
-                       (long long)dim[ndim - 1], d->block, d->name);
+        return pl_fail(err, PL_ESHAPE, "tensor: rows of %lld, want a multiple of %d for %s", (long long)dim[ndim - 1],
+                       d->block, d->name);
     if (!pl_mul(n / d->block, d->bytes, bytes)) return pl_fail(err, PL_ESHAPE, "tensor: more than 2^63 bytes");
     return PL_OK;
 }
@@ -87,7 +87,8 @@ int pl_tensor_alloc(pl_tensor *out, pl_dev *dev, int32_t dtype, int32_t layout, 
     /* an empty tensor still has an address, so that kernels need no special case */
     void *data = s->backend->alloc(s->impl, bytes ? bytes : 64);
     if (!data) return pl_fail(err, PL_ENOMEM, "tensor: no memory for %lld bytes", (long long)bytes);
-    const int rc = make(out, dtype, layout, ndim, dim, data, (pl_storage){.bytes = bytes ? bytes : 64, .dev = dev}, err);
+    const int rc =
+        make(out, dtype, layout, ndim, dim, data, (pl_storage){.bytes = bytes ? bytes : 64, .dev = dev}, err);
     if (rc < 0) s->backend->free(s->impl, data, bytes ? bytes : 64);
     return rc;
 }
@@ -106,7 +107,8 @@ int pl_tensor_borrow(pl_tensor *out, int32_t dtype, int32_t ndim, const int64_t 
     PL_TRY(dense_bytes(&dense, dtype, ndim, dim, err));
     if (bytes < dense)
         return pl_fail(err, PL_ESHAPE, "tensor: %lld bytes, want %lld", (long long)bytes, (long long)dense);
-    return make(out, dtype, PL_ROWS, ndim, dim, data, (pl_storage){.bytes = bytes, .release = release, .owner = owner}, err);
+    return make(out, dtype, PL_ROWS, ndim, dim, data, (pl_storage){.bytes = bytes, .release = release, .owner = owner},
+                err);
 }
 
 void pl_tensor_keep(pl_tensor *t)
@@ -119,8 +121,10 @@ void pl_tensor_release(pl_tensor *t)
     pl_storage *st = t->storage;
     memset(t, 0, sizeof *t);
     if (!st || __atomic_sub_fetch(&st->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
-    if (st->dev) st->dev->stream.backend->free(st->dev->stream.impl, st->data, st->bytes);
-    else if (st->release) st->release(st->owner, st);
+    if (st->dev)
+        st->dev->stream.backend->free(st->dev->stream.impl, st->data, st->bytes);
+    else if (st->release)
+        st->release(st->owner, st);
     free(st);
 }
 
@@ -139,12 +143,13 @@ int pl_tensor_slice(pl_tensor *out, const pl_tensor *t, int32_t axis, int64_t fr
 {
     if (axis < 0 || axis >= t->ndim) return pl_fail(err, PL_EARG, "slice: axis %d of %d", axis, t->ndim);
     if (from < 0 || n < 0 || from > t->dim[axis] || n > t->dim[axis] - from)
-        return pl_fail(err, PL_EARG, "slice: %lld from %lld on, axis %d has %lld", (long long)n, (long long)from,
-                       axis, (long long)t->dim[axis]);
+        return pl_fail(err, PL_EARG, "slice: %lld from %lld on, axis %d has %lld", (long long)n, (long long)from, axis,
+                       (long long)t->dim[axis]);
     if (t->layout != PL_ROWS) return pl_fail(err, PL_EDTYPE, "slice: a packed tensor has no views");
     const int32_t block = pl_dtype_block(t->dtype);
     if (axis == t->ndim - 1 && (from % block || n % block))
-        return pl_fail(err, PL_EARG, "slice: %lld from %lld on, want multiples of %d", (long long)n, (long long)from, block);
+        return pl_fail(err, PL_EARG, "slice: %lld from %lld on, want multiples of %d", (long long)n, (long long)from,
+                       block);
     pl_tensor v = *t;
     v.dim[axis] = n;
     v.data = at_element(t, from * t->stride[axis]);
@@ -160,8 +165,7 @@ int pl_tensor_reshape(pl_tensor *out, const pl_tensor *t, int32_t ndim, const in
     for (int32_t i = 0; i < ndim; i++) n *= dim[i];
     char was[96];
     pl_tensor_shape_text(t, was, sizeof was);
-    if (n != pl_tensor_count(t))
-        return pl_fail(err, PL_ESHAPE, "reshape: %lld elements from %s", (long long)n, was);
+    if (n != pl_tensor_count(t)) return pl_fail(err, PL_ESHAPE, "reshape: %lld elements from %s", (long long)n, was);
     if (t->layout != PL_ROWS || !pl_tensor_is_dense(t))
         return pl_fail(err, PL_ESHAPE, "reshape: %s is not dense, copy it first", was);
     pl_tensor v = *t;
@@ -186,8 +190,7 @@ static int host_values(const char *what, const pl_tensor *t, int64_t n, pl_err *
 int pl_tensor_set_f32(pl_tensor *t, const float *src, int64_t n, pl_err *err)
 {
     PL_TRY(host_values("set", t, n, err));
-    if (t->dtype > PL_F8)
-        return pl_fail(err, PL_EDTYPE, "set: cannot write %s from float", pl_dtype(t->dtype)->name);
+    if (t->dtype > PL_F8) return pl_fail(err, PL_EDTYPE, "set: cannot write %s from float", pl_dtype(t->dtype)->name);
     for (int64_t r = 0; n && r < pl_rows(t); r++)
         pl_row_from_f32(t->dtype, at_element(t, pl_row_offset(t, r)), src + r * pl_cols(t), pl_cols(t));
     return PL_OK;

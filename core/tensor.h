@@ -8,8 +8,9 @@ struct pl_storage {
     int32_t refs;
     int64_t bytes;
     void *data;
-    pl_dev *dev;                              /* allocation of this device, or NULL */
-    void (*release)(void *owner, struct pl_storage *st); /* borrowed memory: called when the last view goes; may be NULL */
+    pl_dev *dev; /* allocation of this device, or NULL */
+    void (*release)(void *owner,
+                    struct pl_storage *st); /* borrowed memory: called when the last view goes; may be NULL */
     void *owner;
     bool file; /* a mapping of a file that nobody writes: pages may leave memory, and come back when read */
 };
@@ -25,8 +26,8 @@ int pl_tensor_alloc(pl_tensor *out, pl_dev *dev, int32_t dtype, int32_t layout, 
 enum { PL_DROP_BYTES = 8 << 20 }; /* a good piece to read before saying so */
 void pl_tensor_done_with(const pl_tensor *t, const void *from, const void *to);
 
-int64_t pl_tensor_count(const pl_tensor *t);                   /* elements */
-bool pl_tensor_is_dense(const pl_tensor *t);                   /* row-major without gaps */
+int64_t pl_tensor_count(const pl_tensor *t);                          /* elements */
+bool pl_tensor_is_dense(const pl_tensor *t);                          /* row-major without gaps */
 void pl_tensor_shape_text(const pl_tensor *t, char *buf, size_t cap); /* "[3,64]" */
 void pl_dense_strides(int32_t ndim, const int64_t *dim, int64_t *stride);
 

@@ -6,7 +6,8 @@
 static int check(const char *op, const pl_coll *c, const pl_tensor *y, const pl_tensor *x, pl_err *err)
 {
     if (!c) return pl_fail(err, PL_EARG, "%s: no group of ranks", op);
-    if (!pl_tensor_is_dense(y) || !pl_tensor_is_dense(x)) return pl_fail(err, PL_ESHAPE, "%s: x and y must be dense", op);
+    if (!pl_tensor_is_dense(y) || !pl_tensor_is_dense(x))
+        return pl_fail(err, PL_ESHAPE, "%s: x and y must be dense", op);
     if (y->dtype != PL_F32 || x->dtype != PL_F32)
         return pl_fail(err, PL_EDTYPE, "%s: %s to %s, want f32", op, pl_dtype_name(x->dtype), pl_dtype_name(y->dtype));
     return PL_OK;
@@ -44,8 +45,8 @@ int pl_cpu_all_gather(pl_stream *s, pl_coll *c, pl_tensor *y, const pl_tensor *x
     const int64_t n = pl_tensor_count(x);
     PL_TRY(check("all_gather", c, y, x, err));
     if (y->dim[0] != x->dim[0] * pl_coll_size(c))
-        return pl_fail(err, PL_ESHAPE, "all_gather: y has %lld rows, want %d x %lld", (long long)y->dim[0], pl_coll_size(c),
-                       (long long)x->dim[0]);
+        return pl_fail(err, PL_ESHAPE, "all_gather: y has %lld rows, want %d x %lld", (long long)y->dim[0],
+                       pl_coll_size(c), (long long)x->dim[0]);
     PL_TRY(meet(c, x, &all, err));
     for (int32_t r = 0; r < pl_coll_size(c); r++) memcpy((float *)y->data + r * n, all[r], (size_t)n * 4);
     pl_coll_leave(c);
@@ -73,7 +74,8 @@ int pl_cpu_all_to_all(pl_stream *s, pl_coll *c, pl_tensor *y, const pl_tensor *x
     const float *const *all;
     PL_TRY(check("all_to_all", c, y, x, err));
     if (x->dim[0] % pl_coll_size(c))
-        return pl_fail(err, PL_ESHAPE, "all_to_all: %lld rows, want a multiple of %d", (long long)x->dim[0], pl_coll_size(c));
+        return pl_fail(err, PL_ESHAPE, "all_to_all: %lld rows, want a multiple of %d", (long long)x->dim[0],
+                       pl_coll_size(c));
     const int64_t n = pl_tensor_count(x) / pl_coll_size(c);
     PL_TRY(meet(c, x, &all, err));
     for (int32_t r = 0; r < pl_coll_size(c); r++)

@@ -75,7 +75,8 @@ static void setup(void)
     fill(&m.head, V, D, 1.5f);
     ck_assert_int_eq(pl_tensor_new(&m.freq, m.dev, PL_F32, 1, (int64_t[]){HD / 2}, &err), PL_OK);
     for (int i = 0; i < HD / 2; i++) ((float *)m.freq.data)[i] = powf(100, -2.0f * (float)i / HD);
-    const pl_kv_opts o = {.layers = 1, .heads = H, .key_dim = HD, .value_dim = HD, .page = 16, .dtype = PL_F32, .n_pages = 64};
+    const pl_kv_opts o = {
+        .layers = 1, .heads = H, .key_dim = HD, .value_dim = HD, .page = 16, .dtype = PL_F32, .n_pages = 64};
     ck_assert_int_eq(pl_kv_open(&m.kv, m.dev, &o, &err), PL_OK);
     build(64, 16);
 }
@@ -103,8 +104,11 @@ static int64_t submit(pl_engine *e, int n_prompt, int salt, int max_out, float t
     int32_t prompt[60];
     int64_t id = 0;
     for (int i = 0; i < n_prompt; i++) prompt[i] = (i * 7 + salt * 13) % V;
-    const pl_request_opts o = {.prompt = prompt, .n_prompt = n_prompt, .max_out = max_out,
-                               .sample = {.temperature = temperature, .top_p = 1, .repetition = 1, .seed = (uint64_t)salt, .n_logprobs = 0}};
+    const pl_request_opts o = {
+        .prompt = prompt,
+        .n_prompt = n_prompt,
+        .max_out = max_out,
+        .sample = {.temperature = temperature, .top_p = 1, .repetition = 1, .seed = (uint64_t)salt, .n_logprobs = 0}};
     ck_assert_msg(pl_engine_submit(e, &o, &id, &err) == PL_OK, "%s", err.msg);
     return id;
 }
@@ -180,7 +184,11 @@ START_TEST(stop_cancel_and_limits)
     int32_t stop[] = {out[0][2], 49}, first = 0;
     while (out[0][first] != stop[0]) first++;
     int32_t prompt[] = {13, 20, 27};
-    pl_request_opts o = {.prompt = prompt, .n_prompt = 3, .max_out = 10, .stop = stop, .n_stop = 1,
+    pl_request_opts o = {.prompt = prompt,
+                         .n_prompt = 3,
+                         .max_out = 10,
+                         .stop = stop,
+                         .n_stop = 1,
                          .sample = {.top_p = 1, .repetition = 1, .n_logprobs = -1}};
     ck_assert_int_eq(pl_engine_submit(e, &o, &id, &err), PL_OK);
     int32_t last = -1, finish = 0, n_out = 0;
@@ -235,7 +243,8 @@ START_TEST(a_failing_request_ends_alone)
     drive(e, 64, &good, 1, alone, prob);
     good = submit(e, 5, 3, 8, 0);
     int64_t bad;
-    const pl_request_opts o = {.prompt = (int32_t[]){1}, .n_prompt = 1, .max_out = 5, .sample = {.top_p = 7, .repetition = 1}};
+    const pl_request_opts o = {
+        .prompt = (int32_t[]){1}, .n_prompt = 1, .max_out = 5, .sample = {.top_p = 7, .repetition = 1}};
     ck_assert_int_eq(pl_engine_submit(e, &o, &bad, &err), PL_OK);
     drive(e, 64, &good, 1, out, prob);
     for (int k = 0; k < 8; k++) ck_assert_int_eq(out[0][k], alone[0][k]);
@@ -255,26 +264,31 @@ START_TEST(programs_are_checked)
     const int32_t a = pl_prog_value(p, PL_F32, 2, d, &err), b = pl_prog_value(p, PL_F32, 2, d, &err);
     ck_assert_int_eq(pl_prog_value(p, PL_Q4_0, 2, d, &err), PL_EDTYPE);
     ck_assert_int_eq(pl_prog_value(p, PL_F32, 2, (int64_t[]){PL_DIM_T, PL_DIM_T}, &err), PL_ESHAPE);
-    ck_assert_int_eq(pl_prog_view(p, a, 0, 3, row, (int64_t[]){8, 4, 1}, &err), PL_ESHAPE); /* 2 x 5 leaves a row of 8 */
+    ck_assert_int_eq(pl_prog_view(p, a, 0, 3, row, (int64_t[]){8, 4, 1}, &err),
+                     PL_ESHAPE); /* 2 x 5 leaves a row of 8 */
     ck_assert_int_eq(pl_prog_view(p, a, 5, 2, (int64_t[]){PL_DIM_T, 4}, (int64_t[]){8, 1}, &err), PL_ESHAPE);
     ck_assert_int_eq(pl_prog_view(p, 99, 0, 2, d, d, &err), PL_EARG);
     ck_assert_int_eq(pl_prog_op(p, 999, NULL, 0, NULL, 0, 0, &err), PL_EARG);
-    ck_assert_int_eq(pl_prog_op(p, op("add"), (int32_t[]){b, a, a}, 3, NULL, 0, 0, &err), PL_EARG); /* a: not written yet */
+    ck_assert_int_eq(pl_prog_op(p, op("add"), (int32_t[]){b, a, a}, 3, NULL, 0, 0, &err),
+                     PL_EARG); /* a: not written yet */
     ck_assert_int_eq(pl_prog_op(p, op("add"), (int32_t[]){b, a}, 2, NULL, 0, 0, &err), PL_EARG);
     ck_assert_int_eq(pl_prog_build(p, a, 4, 4, true, &err), PL_EARG);
     const int32_t y = pl_prog_value(p, PL_F32, 2, (int64_t[]){PL_DIM_R, 8}, &err);
-    const int32_t table = pl_prog_const(p, &m.table, &err), e = pl_prog_value(p, PL_F32, 2, (int64_t[]){PL_DIM_T, D}, &err);
+    const int32_t table = pl_prog_const(p, &m.table, &err),
+                  e = pl_prog_value(p, PL_F32, 2, (int64_t[]){PL_DIM_T, D}, &err);
     ck_assert_int_eq(pl_prog_op(p, op("embed"), (int32_t[]){e, table, 0}, 3, (pl_attr[]){{.f = 1}}, 1, 1, &err), PL_OK);
     const int32_t part = pl_prog_view(p, e, 8, 2, d, (int64_t[]){D, 1}, &err);
     ck_assert_int_eq(pl_prog_op(p, op("add"), (int32_t[]){y, part, part}, 3, NULL, 0, 1, &err), PL_OK);
-    ck_assert_int_eq(pl_prog_build(p, y, 4, 4, false, &err), PL_ESHAPE); /* R rows of T: never mind that both may be 4 */
+    ck_assert_int_eq(pl_prog_build(p, y, 4, 4, false, &err),
+                     PL_ESHAPE); /* R rows of T: never mind that both may be 4 */
     pl_prog_free(p);
     const pl_batch too_many = {.ids = (int32_t[65]){0}, .n_tokens = 65};
     ck_assert_int_eq(pl_prog_run(m.prog, m.kv, &too_many, &result, &err), PL_EARG);
     int32_t seq;
     ck_assert_int_eq(pl_kv_seq_new(m.kv, &seq, &err), PL_OK);
     const pl_span s = {seq, 2};
-    const pl_batch bad_id = {.ids = (int32_t[]){1, V + 7}, .rows = (int32_t[]){1}, .span = &s, .n_tokens = 2, .n_rows = 1, .n_spans = 1};
+    const pl_batch bad_id = {
+        .ids = (int32_t[]){1, V + 7}, .rows = (int32_t[]){1}, .span = &s, .n_tokens = 2, .n_rows = 1, .n_spans = 1};
     ck_assert_int_eq(pl_prog_run(m.prog, m.kv, &bad_id, &result, &err), PL_EARG);
     ck_assert_int_eq(pl_kv_free_pages(m.kv), 64); /* the step's pages came back */
     ck_assert_int_eq(pl_kv_seq_len(m.kv, seq), 0);

@@ -10,7 +10,8 @@ static pl_err err;
 static void setup(void)
 {
     ck_assert_int_eq(pl_dev_open(&dev, &(pl_dev_opts){.n_threads = 1}, &err), PL_OK);
-    const pl_kv_opts o = {.layers = 2, .heads = 3, .key_dim = 8, .value_dim = 5, .page = 16, .dtype = PL_F32, .n_pages = 10};
+    const pl_kv_opts o = {
+        .layers = 2, .heads = 3, .key_dim = 8, .value_dim = 5, .page = 16, .dtype = PL_F32, .n_pages = 10};
     ck_assert_int_eq(pl_kv_open(&kv, dev, &o, &err), PL_OK);
 }
 static void teardown(void)

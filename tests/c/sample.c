@@ -45,7 +45,8 @@ static void check_set(pl_sample_opts o)
     for (int i = 0; i < N; i++) order[i] = i;
     qsort(order, N, sizeof *order, by_value);
     if (o.top_k && o.top_k < n) n = o.top_k;
-    for (int i = 0; i < n; i++) total += p[i] = exp(((double)logits[order[i]] - (double)logits[order[0]]) / (double)o.temperature);
+    for (int i = 0; i < n; i++)
+        total += p[i] = exp(((double)logits[order[i]] - (double)logits[order[0]]) / (double)o.temperature);
     for (int i = 0; i < n && o.top_p < 1; i++) {
         kept += p[i] / total;
         if (kept >= (double)o.top_p) n = i + 1;
@@ -63,7 +64,8 @@ static void check_set(pl_sample_opts o)
     for (int i = 0; i < N; i++) reached += hits[i];
     for (int i = 0; i < n; i++) {
         const double want = p[i] / total * draws;
-        ck_assert_msg(fabs(hits[order[i]] - want) < 6 * sqrt(want) + 6, "rank %d: %d draws, want %.1f", i, hits[order[i]], want);
+        ck_assert_msg(fabs(hits[order[i]] - want) < 6 * sqrt(want) + 6, "rank %d: %d draws, want %.1f", i,
+                      hits[order[i]], want);
         reached -= hits[order[i]];
     }
     ck_assert_int_eq(reached, 0); /* nothing outside the kept set */
@@ -71,9 +73,13 @@ static void check_set(pl_sample_opts o)
 
 START_TEST(top_k_top_p_min_p)
 {
-    const struct { float t, p, m; int k; } c[] = {
-        {1, 1, 0, 0}, {1, 1, 0, 1}, {1, 1, 0, 5}, {0.7f, 1, 0, 40}, {1, 0.5f, 0, 0}, {1, 0.9f, 0, 0}, {1.5f, 0.95f, 0, 0},
-        {1, 0.01f, 0, 0}, {1, 1, 0.1f, 0}, {1, 1, 1, 0}, {1, 0.8f, 0.05f, 50}, {0.2f, 0.9f, 0, 2000}, {30, 0.9f, 0, 0},
+    const struct {
+        float t, p, m;
+        int k;
+    } c[] = {
+        {1, 1, 0, 0},         {1, 1, 0, 1},          {1, 1, 0, 5},     {0.7f, 1, 0, 40}, {1, 0.5f, 0, 0},
+        {1, 0.9f, 0, 0},      {1.5f, 0.95f, 0, 0},   {1, 0.01f, 0, 0}, {1, 1, 0.1f, 0},  {1, 1, 1, 0},
+        {1, 0.8f, 0.05f, 50}, {0.2f, 0.9f, 0, 2000}, {30, 0.9f, 0, 0},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         pl_sample_opts o = plain;
@@ -107,8 +113,8 @@ START_TEST(penalties_and_bias)
     /* repetition counts the prompt too, once a token */
     o.repetition = 1.1f;
     ck_assert_int_eq(sample(o, (int32_t[]){10, 10, 10}, 3, 3).token, 11); /* 20 / 1.1 = 18.2 */
-    ck_assert_int_eq(sample(o, (int32_t[]){10, 11}, 2, 2).token, 10);      /* 18.18 > 18 > 17.3 */
-    for (int i = 0; i < 5000; i++) history[i] = 10;                         /* the long way gives the same */
+    ck_assert_int_eq(sample(o, (int32_t[]){10, 11}, 2, 2).token, 10);     /* 18.18 > 18 > 17.3 */
+    for (int i = 0; i < 5000; i++) history[i] = 10;                       /* the long way gives the same */
     ck_assert_int_eq(sample(o, history, 5000, 5000).token, 11);
     /* presence and frequency count the answer alone */
     o.repetition = 1;
@@ -155,7 +161,10 @@ END_TEST
 START_TEST(bad_input)
 {
     pl_sampled s;
-    const struct { pl_sample_opts o; const char *say; } c[] = {
+    const struct {
+        pl_sample_opts o;
+        const char *say;
+    } c[] = {
         {{.temperature = -1, .top_p = 1, .repetition = 1}, "temperature"},
         {{.temperature = NAN, .top_p = 1, .repetition = 1}, "temperature"},
         {{.temperature = 1, .top_p = 0, .repetition = 1}, "top_p"},
@@ -164,7 +173,8 @@ START_TEST(bad_input)
         {{.temperature = 1, .top_p = 1, .repetition = 0}, "repetition"},
         {{.temperature = 1, .top_p = 1, .repetition = 1, .top_k = -1}, "top_k"},
         {{.temperature = 1, .top_p = 1, .repetition = 1, .n_logprobs = 21}, "logprobs"},
-        {{.temperature = 1, .top_p = 1, .repetition = 1, .bias_id = (int32_t[]){N}, .bias = (float[]){1}, .n_bias = 1}, "bias"},
+        {{.temperature = 1, .top_p = 1, .repetition = 1, .bias_id = (int32_t[]){N}, .bias = (float[]){1}, .n_bias = 1},
+         "bias"},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         ck_assert_int_eq(pl_sample(&s, logits, N, &c[i].o, NULL, 0, 0, scratch, &err), PL_EARG);
