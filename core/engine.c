@@ -113,7 +113,7 @@ int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err
 {
     PL_TRY(check_request(e, o, err));
     int32_t i = 0;
-    while (i < e->o.max_requests && e->req[i].state != PL_UNUSED) i++;
+    while (i < e->o.max_requests && e->req[i].state != PL_UNUSED && e->req[i].state != PL_FINISHED) i++;
     if (i == e->o.max_requests) return pl_fail(err, PL_EFULL, "engine: all %d places for requests are taken", i);
     slot *s = &e->slot[i];
     s->sample = o->sample;
@@ -147,7 +147,7 @@ static int32_t find(const pl_engine *e, int64_t id)
     return -1;
 }
 
-/* The record stays readable until the next step begins; the pages are free at once. */
+/* The record stays readable until the next step begins or its place is taken; the pages are free at once. */
 static void finish(pl_engine *e, int32_t i, int32_t why)
 {
     pl_request *r = &e->req[i];

@@ -209,13 +209,18 @@ function Engine:step()
   return self.n_open
 end
 
--- Hands the last step's events to their requests.
+-- Hands the last step's events to their requests. The events are copied first: a request's own function may run
+-- another step. Where such a function fails, its request is cancelled, the others get their events, and then the
+-- error is raised.
 function Engine:collect()
   local list, now = abi.new "const pl_event *[1]", C.pl_now_s()
   local n = C.pl_engine_events(self.ptr, list)
+  local events = abi.new("pl_event[?]", math.max(n, 1))
+  abi.copy(events, list[0], n * abi.sizeof "pl_event")
+  local failed, what
   for i = 0, n - 1 do
-    if not self.ptr then return end -- closed by a request's own function
-    local v = list[0][i]
+    if not self.ptr then break end -- closed by a request's own function
+    local v = events[i]
     local key = tonumber(v.id)
     local r = self.requests[key]
     if r then
@@ -227,12 +232,18 @@ function Engine:collect()
           local id = v.sampled.token
           r.ids[#r.ids + 1] = id
           if r.logprobs then keep_logprobs(r, v.sampled) end
-          if r.on_token then r.on_token(id) end
+          local ok, e2 = true, nil
+          if r.on_token then ok, e2 = pcall(r.on_token, id) end
+          if not ok then
+            if not failed then failed, what = true, e2 end
+            if not why and self.ptr and not r.finish then self:cancel(r) end
+          end
         end
       end
-      if why then self:over(key, why) end
+      if why and not r.finish then self:over(key, why) end
     end
   end
+  if failed then error(what, 0) end
 end
 
 function Engine:over(key, why)

@@ -145,7 +145,10 @@ function Model:generate(o)
     end
   end)
   M.generating = false
-  if not fine then error(why, 0) end
+  if not fine then
+    if self.engine and not r.finish then self.engine:cancel(r) end
+    error(why, 0)
+  end
   if r.flush then r.flush() end
   local ok, tok = pcall(self.tokenizer, self)
   return setmetatable({ text = ok and tok:decode(r.ids) or nil, ids = r.ids, finish = r.finish,

@@ -23,7 +23,8 @@ local function forward(ids, w, kv, d)
 end
 local p = pl.pool { batch = 2, tokens = 64, weights = { rest = "stored" } }
 r = pl.recipe {
-  name = "hostile", dims = function(meta) DIMS return nn.llama_dims(meta) end, weights = nn.llama_weights { pairs = true },
+  name = "hostile", dims = function(meta) DIMS return nn.llama_dims(meta) end,
+    weights = nn.llama_weights { pairs = true },
   forward = forward, cache = nn.gqa_cache, pools = { all = p },
   schedule = function(s) SCHEDULE return pl.policy.decode_first(s) end,
 }
@@ -66,17 +67,21 @@ for _, c in ipairs {
   { "want a whole number", SCHEDULE = "for q in s:waiting() do s:prefill(q, 0 / 0) end" },
   { "constant", SCHEDULE = "for q in s:waiting() do q.left = 9 end" },
   -- what pl.recipe returned is not what the program goes by
-  { "", LAST = "p.with = loop" }, { "want one of", LAST = "p.act = 'f64'" }, { "want at most", LAST = "p.batch = 2 ^ 40" },
+  { "", LAST = "p.with = loop" }, { "want one of", LAST = "p.act = 'f64'" }, { "want at most",
+    LAST = "p.batch = 2 ^ 40" },
   { "has no", LAST = "r.pools = setmetatable({}, { __index = loop })" },
   { "", LAST = "r.serves = setmetatable({}, { __index = loop })" },
   { "attempt to", FORWARD = "r.box.limits = nil" },
   -- errors
   { "error object is a table", FORWARD = "error(setmetatable({ notes = {}, msg = 'x' }, { __tostring = loop }))" },
   { "a\\27[31mb", FORWARD = "error 'a\\27[31mb'" },
-  { "error", FORWARD = "local _, e = pcall(ids.slice, ids, 9) e.msg = setmetatable({}, { __concat = loop }) e.notes = 1 error(e)" },
+  { "error",
+    FORWARD = "local _, e = pcall(ids.slice, ids, 9) e.notes = 1 " ..
+      "e.msg = setmetatable({}, { __concat = loop }) error(e)" },
 } do
   local said = try(c)
-  verdict(said:find(c[1], 1, true) and (said ~= "") == (c[1] ~= ""), ("%s%s%s%s\n     says %q, want %q"):format(c.DIMS or "",
+  verdict(said:find(c[1], 1, true) and (said ~= "") == (c[1] ~= ""),
+    ("%s%s%s%s\n     says %q, want %q"):format(c.DIMS or "",
     c.SCHEDULE or "", c.LAST or "", c.FORWARD or "", said, c[1]))
   verdict(not said:find "\27", "a control character reaches the terminal")
 end
@@ -98,6 +103,31 @@ kv_fails("closed", function(kv, x)
   kv:close()
   for _ in pl.each_layer(1) do kv:append(x, x) end
 end)
+
+-- a request's own function that fails ends that request alone; one that generates gets its own answer
+do
+  local m = model.load("tests/data/tiny-llama", { batch = 4, context = 64 })
+  local ask = { prompt = { 5, 6, 7 }, max_tokens = 6, ignore_eos = true }
+  local want = table.concat(m:generate(ask).ids, ",")
+  local beside = m:submit { prompt = { 5, 6, 7 }, max_tokens = 6, ignore_eos = true }
+  local fine, e = pcall(m.generate, m, { prompt = { 5, 6 }, max_tokens = 6, ignore_eos = true,
+    on_token = function() error "mine" end })
+  verdict(not fine and tostring(e):find "mine", "an error of on_token comes out: " .. tostring(e))
+  fine, e = pcall(m.generate, m, ask)
+  verdict(fine and table.concat(e.ids, ",") == want, "the next answer is not disturbed: " .. tostring(e))
+  verdict(beside.finish == "length" and table.concat(beside.ids, ",") == want, "nor is a neighbour's")
+  verdict(m.engine.n_open == 0, "no request stays open")
+  local inner, asked -- its own step runs the outer request too, so on_token must not ask again
+  local outer = m:generate { prompt = { 5, 6, 7 }, max_tokens = 6, ignore_eos = true,
+    on_token = function()
+      if not asked then
+        asked = true
+        inner = table.concat(m:generate(ask).ids, ",")
+      end
+    end }
+  verdict(inner == want and table.concat(outer.ids, ",") == want, "generate within on_token: " .. tostring(inner))
+  m:close()
+end
 
 -- a model after close()
 local m = model.load "tests/data/tiny-llama-gguf/model.gguf"
