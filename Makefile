@@ -1,6 +1,7 @@
 # Thin by intent: the build is CMakeLists.txt, the program is build/perilune.
 BUILD ?= build
 JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
 CONFIG = cmake -G Ninja -B $(BUILD) -DCMAKE_BUILD_TYPE=RelWithDebInfo
 
 .PHONY: all setup configure build everything run test check lint bench fuzz asan tsan install clean
@@ -51,8 +52,9 @@ tsan: setup
 	@[ -f build-tsan/build.ninja ] || cmake -G Ninja -B build-tsan -DPL_SANITIZE=thread >/dev/null
 	@ninja -C build-tsan -j$(JOBS) --quiet
 
+# PREFIX and DESTDIR as usual
 install: build
-	@cmake --install $(BUILD)
+	@cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 clean:
 	rm -rf build build-*

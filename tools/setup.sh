@@ -25,11 +25,15 @@ if [ "$(id -u)" -eq 0 ]; then
 elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
   sudo=(sudo)
 else
-  echo "perilune: these packages are missing, and installing them needs root. Run:" >&2
-  echo "  apt-get update && apt-get install -y ${missing[*]}" >&2
+  echo "perilune: Debian packages are missing, and installing them needs root. As root, run:" >&2
+  echo "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
   exit 1
 fi
 echo "Installing Debian packages: ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-"${sudo[@]}" apt-get update -qq
-"${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+# Use-Pty=0: without a terminal of its own, so that it is silent in a container or chroot too
+"${sudo[@]}" apt-get update -qq &&
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 \
+    "${missing[@]}" >/dev/null || {
+  echo "perilune: the packages could not be installed" >&2
+  exit 1
+}
