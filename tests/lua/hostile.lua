@@ -34,7 +34,9 @@ return r
 
 -- Loads and runs the recipe with parts in place; returns what is wrong with it, or nil.
 local function try(parts)
-  local path = os.tmpname() .. ".lua"
+  local name = os.tmpname() -- an empty file, which is not the one that is written
+  os.remove(name)
+  local path = name .. ".lua"
   local f = assert(io.open(path, "wb"))
   f:write((text:gsub("%f[%w]%u%u%u+%f[%W]", function(k) return parts[k] or "" end)))
   f:close()

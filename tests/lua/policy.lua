@@ -9,7 +9,9 @@ end
 
 local base = require("pl.recipes.text").llama
 local function with(schedule)
-  local path = os.tmpname() .. ".lua"
+  local name = os.tmpname() -- an empty file, which is not the one that is written
+  os.remove(name)
+  local path = name .. ".lua"
   local f = assert(io.open(path, "wb"))
   f:write((base:gsub("schedule = pl%.policy%.decode_first", function() return "schedule = " .. schedule end)))
   f:close()
