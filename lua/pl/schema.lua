@@ -65,7 +65,7 @@ function M.strict(what, t)
   return setmetatable(t, { __metatable = false, __index = function(_, k)
     if type(k) == "number" then
       err.raise(("%s has no [%s]"):format(what, tostring(k)), #t > 0
-        and { ("it has [%d] to [%d]"):format(t[0] and 0 or 1, #t) } or nil)
+        and { ("it has [%d] to [%d]"):format(rawget(t, 0) ~= nil and 0 or 1, #t) } or nil)
     end
     err.unknown(what, k, err.names(t))
   end })
