@@ -5,10 +5,19 @@ local abi, err = require "pl.abi", require "pl.err"
 local C = abi.C
 local M = {}
 
+local help = setmetatable({}, { __tostring = function()
+  return [[
+m = pl.load "PATH"             a GGUF file or a Hugging Face directory
+m:generate { prompt = "..." }  also max_tokens, temperature, top_p, seed, ...
+m:score "TEXT"   m:logits "TEXT"   m:plan()   m:tokenizer():encode "TEXT"   m:close()
+op.add(pl.tensor { { 1, 2 } }, pl.tensor { { 3, 4 } })   any op of a recipe, on real tensors
+Any other Lua too. TAB completes, Ctrl-C stops a generation, Ctrl-D leaves.]]
+end })
+
 -- The user's environment: Lua's own globals, pl, and short names.
 local function environment()
   local pl = require "pl"
-  local env = { pl = pl, op = pl.op }
+  local env = { pl = pl, op = pl.op, help = help }
   return setmetatable(env, { __index = function(_, k)
     if k == "nn" then return pl.nn end
     return _G[k]
@@ -57,7 +66,7 @@ end
 
 -- Does this text need more lines?
 local function unfinished(msg)
-  return msg:find("<eof>", 1, true) ~= nil or msg:find "unfinished %a+ %a+ near '<eof>'" ~= nil
+  return msg:find "near '<eof>'$" ~= nil
 end
 
 local count = 0
@@ -67,14 +76,14 @@ local function compile(text, env)
   count = count + 1
   local name = "stdin" .. count
   local body = text:gsub("^%s*=", "")
-  local f = loadstring("return " .. body, "=" .. name)
+  local f, why = loadstring("return " .. body, "=" .. name)
   local before, last = body:match "^(.*;)%s*([^;\n]+)$"
   if not f and before then f = loadstring(before .. " return " .. last, "=" .. name) end
   local msg
   if not f then f, msg = loadstring(text, "=" .. name) end
   if not f then
     count = count - 1
-    return nil, msg
+    return nil, unfinished(why) and why or msg
   end
   err.register(name, text)
   return setfenv(f, env)
@@ -165,7 +174,7 @@ end
 local function interactive(env)
   local file, dir = history_file()
   if file then C.pl_line_history(file, false) end
-  print(("perilune %s   %s   pl.load(path), op.NAME(...), Ctrl-D to leave"):format(abi.version(),
+  print(("perilune %s   %s   help tells more, Ctrl-D leaves"):format(abi.version(),
     require("pl.dev").get():describe()))
   local text
   while true do
