@@ -21,6 +21,9 @@ local function dense(shape)
   local stride, n = {}, 1
   for i = #shape, 1, -1 do
     stride[i] = n
+    if i > 1 and type(shape[i]) ~= "number" then
+      err.raise(("%s: only the first size can be a number of tokens; are the arguments in order?"):format(sizes(shape)))
+    end
     if i > 1 then n = n * shape[i] end
   end
   return stride

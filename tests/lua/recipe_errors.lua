@@ -36,6 +36,9 @@ local cases = {
   { "shape", "w.up)), w.down)", "w.up)), w.gate)" },
   { "shape_in_nn", "op.rms_norm(x, l.norm1, d.eps), l.attn", "op.linear(x, l.mlp.gate), l.attn" },
   { "name", "l.norm2", "l.nrom2" },
+  { "wrong_index", "w[i]", "w[i - 1]" },
+  { "wrong_index_from_1", "weights = nn.llama_weights {}", "weights = function(m) local t = nn.llama_weights {}(m); t[0] = nil; return t end" },
+  { "swapped", "op.linear(x, w.up)), w.down)", "op.linear(w.up, x)), w.down)" },
   { "missing_weight", nil, nil }, -- below: needs a checkpoint
   { "unknown_op", "op.swiglu(", "op.swigloo(" },
   { "wrong_class", 'weights = { rest = "bf16" }', 'weights = { mpl = "f32", rest = "bf16" }' },
