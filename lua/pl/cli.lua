@@ -5,6 +5,7 @@ local M = {}
 
 local verbs = { "run", "score", "tokenize", "check", "plan" }
 local repl_words = { ["-e"] = true }
+local tries = "perilune --help" -- what a wrong call is told
 
 --- Raise a mistake in how the program was called.
 function M.usage(msg)
@@ -31,6 +32,7 @@ end
 
 local function run_verb(verb, args)
   local p = parser_of(verb)
+  tries = ("perilune %s --help"):format(verb.name)
   local ok, o = p:pparse(args)
   if not ok then
     io.stderr:write(p:get_usage(), "\n\nperilune: ", tostring(o), "\n")
@@ -71,7 +73,7 @@ function M.main()
   if ok then return code end
   io.stderr:write("perilune: ", tostring(e), "\n")
   if type(e) == "table" and rawget(e, "usage") then
-    io.stderr:write("try: perilune --help\n")
+    io.stderr:write("try: ", tries, "\n")
     return 2
   end
   return 1

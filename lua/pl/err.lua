@@ -14,7 +14,7 @@ local sources = {} -- texts of the recipes that were loaded, by the name they go
 --- Remember a text, so that errors can show its lines.
 function M.register(name, text) sources[name] = text end
 
---- Line n of a registered text, or nil.
+--- Line n of a registered text, or nil; at most 200 bytes of it.
 function M.text_of(name, n)
   local text, from = sources[name], 1
   if not text then return nil end
@@ -24,7 +24,7 @@ function M.text_of(name, n)
     from = e + 1
   end
   local stop = find(text, "\n", from, true)
-  return sub(text, from, (stop or #text + 1) - 1)
+  return sub(text, from, math.min((stop or #text + 1) - 1, from + 199))
 end
 
 -- Lua drops the frame of `return f(x)`, so a walk of the stack alone would blame the caller's line. While a

@@ -57,8 +57,8 @@ function M.figures(model, trace, pool, infos, context)
 end
 
 local function size(n)
-  if n < 1024 then return ("%d B"):format(n) end
-  for _, u in ipairs { { "GB", 2 ^ 30 }, { "MB", 2 ^ 20 }, { "kB", 2 ^ 10 } } do
+  if n < 1000 then return ("%d B"):format(n) end
+  for _, u in ipairs { { "GB", 1e9 }, { "MB", 1e6 }, { "kB", 1e3 } } do
     if n >= u[2] then return ("%.1f %s"):format(n / u[2], u[1]) end
   end
 end

@@ -57,6 +57,7 @@ end
 
 --- Run a recipe's text under the name that errors show.
 function M.load_text(text, name, limits)
+  if text:find "%z" then error(err.new(name .. ": not a Lua text, want a recipe"), 0) end
   local pl = require "pl"
   local box = sandbox.new({ pl = pl.for_recipes, ["pl.nn"] = require "pl.nn" }, limits)
   local r = box:call(box:load(text, name))
@@ -105,7 +106,10 @@ function M.find(meta)
     local r = M.load_text(embedded()[n], "recipes/" .. n .. ".lua")
     if serves(r, meta.format, meta.arch) then return r end
   end
-  error(err.new(("no recipe serves '%s' (%s)"):format(tostring(meta.arch), meta.format),
+  local what = meta.arch ~= "?" and ("no recipe serves '%s' (%s)"):format(tostring(meta.arch), meta.format)
+    or ("%s does not say what it is: no %s"):format(meta.path, meta.format == "gguf" and "general.architecture"
+      or "config.json with 'architectures'")
+  error(err.new(what,
     { "recipes: " .. table.concat(names, " "), "another one can be named with --recipe" }), 0)
 end
 

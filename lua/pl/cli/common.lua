@@ -81,7 +81,7 @@ M.read = read
 --- The prompt that was given, as a text or a list of ids.
 function M.prompt_of(o)
   local given = (o.prompt and 1 or 0) + (o.file and 1 or 0) + (o.ids and 1 or 0)
-  if given ~= 1 then cli.usage "one of --prompt, --file and --ids is needed" end
+  if given ~= 1 then cli.usage "want one of --prompt, --file and --ids" end
   if o.prompt then return o.prompt end
   if o.file then return read(o.file) end
   local ids = {}

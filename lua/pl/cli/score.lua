@@ -27,7 +27,7 @@ function M.run(o)
     local ok, tok = pcall(m.tokenizer, m)
     for _, t in ipairs(r.top) do
       print(("%8d  %9.4f  %7.4f  %s"):format(t[1], t[2], math.exp(t[2] - r.logsumexp),
-        ok and ("%q"):format(tok:decode { t[1] }) or ""))
+        ok and ("%q"):format(tok:decode { t[1] }):gsub("\\\n", "\\n") or ""))
     end
   end
   local dev = m.dev
