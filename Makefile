@@ -58,3 +58,4 @@ install: build
 
 clean:
 	rm -rf build build-*
+	@[ ! -f $(BUILD)/CMakeCache.txt ] || rm -rf $(BUILD)
