@@ -102,6 +102,10 @@ static int check_request(const pl_engine *e, const pl_request_opts *o, pl_err *e
         if (o->prompt[i] < 0 || o->prompt[i] >= e->o.n_vocab)
             return pl_fail(err, PL_EARG, "request: token %d of the prompt is %d, the vocabulary has %d", i,
                            o->prompt[i], e->o.n_vocab);
+    for (int32_t i = 0; i < o->n_stop; i++)
+        if (o->stop[i] < 0 || o->stop[i] >= e->o.n_vocab)
+            return pl_fail(err, PL_EARG, "request: stop token %d, the vocabulary has %d", o->stop[i], e->o.n_vocab);
+    PL_TRY(pl_sample_check(&o->sample, e->o.n_vocab, err));
     const int64_t page = e->kv->o.page, total = (int64_t)o->n_prompt + o->max_out;
     if ((total + page - 1) / page > e->kv->o.n_pages)
         return pl_fail(err, PL_EARG, "request: %d tokens of prompt and %d of answer, the cache holds %lld", o->n_prompt,

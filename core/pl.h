@@ -245,6 +245,7 @@ typedef struct pl_sampled {
     int32_t top_id[PL_MAX_LOGPROBS];
     float top_logprob[PL_MAX_LOGPROBS];
 } pl_sampled;
+int pl_sample_check(const pl_sample_opts *o, int32_t n_vocab, pl_err *err);
 /* One token from logits[n_vocab]; history[n_history] (prompt first, n_prompt of it) feeds the penalties; the random
  * number depends on (seed, n_history) alone. Scratch is the caller's: n_vocab floats. */
 int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sample_opts *o, const int32_t *history,

@@ -39,7 +39,7 @@ static double uniform(uint64_t seed, uint64_t counter)
     return ((double)(z >> 12) + 0.5) * 0x1p-52; /* never 0: a token without mass is never drawn */
 }
 
-static int check(const pl_sample_opts *o, int32_t n_vocab, pl_err *err)
+int pl_sample_check(const pl_sample_opts *o, int32_t n_vocab, pl_err *err)
 {
     if (!(o->temperature >= 0) || isinf(o->temperature))
         return pl_fail(err, PL_EARG, "temperature: %g, want 0 or more", (double)o->temperature);
@@ -205,7 +205,7 @@ static void logprobs(pl_sampled *out, const float *logits, int32_t n, int32_t n_
 int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sample_opts *o, const int32_t *history,
               int32_t n_history, int32_t n_prompt, float *scratch, pl_err *err)
 {
-    PL_TRY(check(o, n_vocab, err));
+    PL_TRY(pl_sample_check(o, n_vocab, err));
     for (int32_t i = 0; i < n_vocab; i++)
         if (isnan(logits[i]) || logits[i] == INFINITY)
             return pl_fail(err, PL_EARG, "sample: the logit of token %d is %g", i, (double)logits[i]);

@@ -1,6 +1,6 @@
 -- Checkpoints: a GGUF file or a Hugging Face directory as recipes and the loader see it. Metadata is asked
 -- for under both of its names; weights go under their Hugging Face names.
-local err, names = require "pl.err", require "pl.names"
+local err, arg, schema, names = require "pl.err", require "pl.arg", require "pl.schema", require "pl.names"
 local M = {}
 
 -- Metadata: what a recipe's dims function is given ----------------------------------------------------------
@@ -203,37 +203,55 @@ local function name_it(c)
   return c
 end
 
-function M.open(path) return name_it(open_c(path)) end
+function M.open(path)
+  local c = open_c(path)
+  local missing = {}
+  if c.format == "hf" and not c.text "config.json" then missing[1] = "config.json" end
+  if c.count == 0 then missing[#missing + 1] = c.format == "hf" and "*.safetensors" or "weights" end
+  if #missing > 0 then
+    c:close()
+    err.raise(("%s is no model: it has no %s"):format(path, table.concat(missing, " and no ")),
+      { "want a GGUF file, or a directory with config.json and *.safetensors" })
+  end
+  return name_it(c)
+end
 
--- Questions that a recipe may ask, and how many of their arguments are names.
-local questions = { get = 2, num = 2, int = 2, has = 1, shape = 1, values = 1, tied = 0 }
+-- Questions that a recipe may ask, and their arguments.
+local number = schema.number(-2 ^ 53, 2 ^ 53)
+local questions = { get = { "hf?", "string", "gguf?", "string" },
+  num = { "hf?", "string", "gguf?", "string", "default?", number },
+  int = { "hf?", "string", "gguf?", "string", "default?", number },
+  has = { "name", "string" }, shape = { "name", "string" }, values = { "name", "string" },
+  tied = { "default?", "boolean" } }
+local seen_by_recipes = setmetatable({}, { __mode = "k" })
+--- Does x answer these questions?
+function M.is(x) return type(x) == "table" and (seen_by_recipes[x] or debug.getmetatable(x) == mt) or false end
+arg.methods("meta", methods, function(x)
+  if not M.is(x) then
+    return ("called on %s, want a checkpoint (with a colon)"):format(schema.show(x))
+  end
+end, questions)
 
 --- A checkpoint as a recipe's dims function sees it: it answers questions, and cannot be changed or closed.
 function M.for_recipe(c)
   local shown = { format = c.format, arch = c.arch, path = c.path }
-  for name, n_names in pairs(questions) do
-    shown[name] = function(_, ...)
-      for i = 1, n_names do
-        local v = select(i, ...)
-        if type(v) ~= "string" and (v ~= nil or n_names == 1) then
-          err.raise(("meta:%s: name %d is a %s, want a text"):format(name, i, type(v)))
-        end
-      end
-      return methods[name](c, ...)
-    end
+  for name in pairs(questions) do
+    shown[name] = function(_, ...) return methods[name](c, ...) end
   end
-  return setmetatable({}, { __metatable = false,
+  local shows = setmetatable({}, { __metatable = false,
     __newindex = function() err.raise "a checkpoint cannot be changed" end,
     __index = function(_, k)
       if shown[k] ~= nil then return shown[k] end
       err.unknown("a checkpoint", tostring(k), err.names(shown))
     end })
+  seen_by_recipes[shows] = true
+  return shows
 end
 
---- A checkpoint made of tables, for tests: { format, arch, config = { key = value }, tensors = { name = {
+--- A checkpoint held in memory, without values: { format, arch, config = { key = value }, tensors = { name = {
 --- dtype, shape } } }.
-function M.stub(t)
-  local c = setmetatable({ path = "stub", format = t.format, arch = t.arch or "?" }, mt)
+function M.in_memory(t)
+  local c = setmetatable({ path = "in memory", format = t.format, arch = t.arch or "?" }, mt)
   rawset(c, "value", function(key) return (t.config or {})[key] end)
   rawset(c, "info", function(name) return t.tensors[name] end)
   rawset(c, "all", function()
@@ -244,5 +262,8 @@ function M.stub(t)
   rawset(c, "count", #err.names(t.tensors))
   return c
 end
+
+arg.functions("checkpoint", M, { open = { "path", "string" }, in_memory = { "t",
+  schema.having { format = { gguf = true, hf = true }, tensors = "table" } } })
 
 return M

@@ -1,5 +1,6 @@
 -- Devices, and the one that eager tensors live on.
 local abi, schema, err = require "pl.abi", require "pl.schema", require "pl.err"
+local arg = require "pl.arg"
 local C = abi.C
 local M = {}
 
@@ -42,9 +43,8 @@ local current, options
 
 --- Options of the device that `get` opens; a device that is open already stays for the tensors it has.
 function M.set(o)
-  options = o
-  current = nil
-  return M.get()
+  current, options = M.open(o), o
+  return current
 end
 
 --- The device of eager tensors and of models, opened when first asked for.
@@ -52,5 +52,14 @@ function M.get()
   if not current then current = M.open(options) end
   return current
 end
+
+M.set = arg.check("device", "pl.device", { "o?", "table" }, nil, M.set)
+local function not_open(d)
+  if type(d) ~= "table" or getmetatable(d) ~= Dev then
+    return ("called on %s, want a device (with a colon)"):format(schema.show(d))
+  end
+  if not d.ptr then return "this device is closed" end
+end
+arg.methods("dev", Dev, not_open, { describe = {}, path = {}, threads = {}, counts = {} })
 
 return M

@@ -4,6 +4,7 @@
 --   local ids = kv:begin { 1, 2, 3 }   ...ops...   kv:commit()
 local abi, err, schema, tensor, dev = require "pl.abi", require "pl.err", require "pl.schema",
   require "pl.tensor", require "pl.dev"
+local arg = require "pl.arg"
 local C = abi.C
 local M = {}
 
@@ -40,7 +41,6 @@ end
 --- The next tokens (a list of ids): takes pages for them. Sets kv.pos and kv.rows (the last row); returns the
 --- ids tensor.
 function Kv:begin(ids)
-  if type(ids) ~= "table" then err.raise(("kv: begin with %s, want a list of ids"):format(schema.show(ids))) end
   if self.begun then err.raise "kv: begin within a step; commit or abort comes first" end
   local span, from, pos = abi.new "pl_span[1]", self:len(), {}
   span[0].seq, span[0].n = self.seq, #ids
@@ -54,6 +54,7 @@ end
 function Kv:append(k, v) return require("pl.op").kv_append(self, k, v) end
 --- The step's tokens are part of the sequence now; abort forgets them.
 function Kv:commit()
+  if not self.begun then err.raise "kv: commit without begin" end
   C.pl_kv_commit(self:opened())
   self.begun = false
 end
@@ -68,5 +69,16 @@ function Kv:close()
   if self.ptr then C.pl_kv_close(abi.gc(self.ptr, nil)) end
   self.ptr = nil
 end
+
+local function not_open(kv)
+  if type(kv) ~= "table" or getmetatable(kv) ~= Kv then
+    return ("called on %s, want a cache (with a colon)"):format(schema.show(kv))
+  end
+  if not kv.ptr then return "this cache is closed" end
+end
+arg.methods("kv", Kv, not_open, { begin = { "ids", schema.list(whole(0)) }, append = { "k", arg.any, "v", arg.any },
+  commit = {}, abort = {}, len = {} })
+arg.methods("kv", Kv, function(kv) if type(kv) ~= "table" or kv.ptr then return not_open(kv) end end, { close = {} })
+M.kv = arg.check("kv", "pl.kv", { "o", "table" }, nil, M.kv)
 
 return M

@@ -106,10 +106,10 @@ local function shown_to_policy(state)
     tokens = readonly("s.tokens", function(k) return state.tokens[k] end),
     pages = readonly("s.pages", function(k) return state.pages[k] end),
   }
-  return readonly("s", function(k)
+  return policy.state(readonly("s", function(k)
     if shown[k] == nil then err.unknown("the state of a step", tostring(k), err.names(shown)) end
     return shown[k]
-  end)
+  end))
 end
 
 -- The engine ------------------------------------------------------------------------------------------------
@@ -145,20 +145,25 @@ function M.open(o)
   return self
 end
 
-local function number(least, most)
-  return function(v)
-    if type(v) ~= "number" or v ~= v or v < least or v > most then
-      return ("%s, want %g to %g"):format(schema.show(v), least, most)
+local number, id_list = schema.number, schema.list(schema.whole(0))
+
+-- { [id] = number }: what is added to the logits of tokens
+local function bias(t)
+  if type(t) ~= "table" then return schema.show(t) .. ", want a table: { [id] = number }" end
+  for id, v in next, t do
+    if schema.wrong(id, schema.whole(0)) then return ("an entry for %s, want token ids"):format(schema.show(id)) end
+    if type(v) ~= "number" or v ~= v then
+      return schema.show(v) .. ", want a number", ("[%d]"):format(id)
     end
   end
 end
-local request_fields = { "ids", ids = "table", max_tokens = schema.whole(0), stop = "table",
-  priority = "number",
+local request_fields = { "ids", ids = id_list, max_tokens = schema.whole(0), stop = schema.list(schema.whole(0), 0),
+  priority = number(-2 ^ 31, 2 ^ 31 - 1),
   temperature = number(0, 100), top_p = number(1e-6, 1), min_p = number(0, 1), top_k = schema.whole(0),
-    seed = number(0, 2 ^ 53),
+    seed = schema.whole(0, 2 ^ 53),
   repetition_penalty = number(0.01, 100), presence_penalty = number(-100, 100),
     frequency_penalty = number(-100, 100),
-  logprobs = number(-1, C.PL_MAX_LOGPROBS), logit_bias = "table", on_token = "function" }
+  logprobs = schema.whole(-1, C.PL_MAX_LOGPROBS), logit_bias = bias, on_token = "function" }
 M.request_fields = request_fields
 
 --- Submit a request: { ids =, max_tokens =, stop = { ids }, temperature =, top_p =, ... on_token =
@@ -169,8 +174,8 @@ function Engine:submit(o)
   local q, id = abi.new "pl_request_opts", abi.new "int64_t[1]"
   local prompt, stop = abi.array("int32_t", o.ids), abi.array("int32_t", o.stop or {})
   local bias_ids, biases = {}, {}
-  for k, v in pairs(o.logit_bias or {}) do bias_ids[#bias_ids + 1], biases[#biases + 1] = k, v end
-  local bias_id, bias = abi.array("int32_t", bias_ids), abi.array("float", biases)
+  for k, v in next, o.logit_bias or {} do bias_ids[#bias_ids + 1], biases[#biases + 1] = k, v end
+  local bias_id, bias_of = abi.array("int32_t", bias_ids), abi.array("float", biases)
   q.prompt, q.n_prompt, q.stop, q.n_stop = prompt, #o.ids, stop, #(o.stop or {})
   q.max_out, q.priority = o.max_tokens or 256, o.priority or 0
   local s = q.sample
@@ -178,7 +183,7 @@ function Engine:submit(o)
   s.repetition, s.presence, s.frequency = o.repetition_penalty or 1, o.presence_penalty or 0,
     o.frequency_penalty or 0
   s.n_logprobs, s.seed = o.logprobs or -1, o.seed or 0
-  s.bias_id, s.bias, s.n_bias = bias_id, bias, #biases
+  s.bias_id, s.bias, s.n_bias = bias_id, bias_of, #biases
   local ok, code = check(C.pl_engine_submit(self.ptr, q, id, e))
   if not ok then return nil, code end
   local r = { id = id[0], prompt_tokens = #o.ids, ids = {}, on_token = o.on_token,
@@ -257,6 +262,9 @@ end
 
 --- Stop a request between two steps.
 function Engine:cancel(r)
+  if type(r) ~= "table" or not (r.finish or abi.istype("int64_t", r.id)) then
+    err.raise(("cancel: %s, want a request that submit returned"):format(schema.show(r)))
+  end
   if r.finish then return end
   check(C.pl_engine_cancel(self.ptr, r.id, e))
   self:over(tonumber(r.id), "cancelled")

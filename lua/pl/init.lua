@@ -1,6 +1,6 @@
 -- require "pl": what recipes and the REPL use. Parts that need the C side are loaded when first used, so that
 -- recipes can be read and traced without it.
-local err, schema = require "pl.err", require "pl.schema"
+local err, arg, schema = require "pl.err", require "pl.arg", require "pl.schema"
 local op, trace, weights = require "pl.op", require "pl.trace", require "pl.weights"
 local policy = require "pl.policy"
 local pl = {}
@@ -9,7 +9,6 @@ package.loaded["pl"] = pl -- pl.nn asks for it while it is loaded from here
 --- Dimensions: a table that complains about unknown names.
 local function dims(t)
   local out = {}
-  if type(t) ~= "table" then err.raise(("dims: %s, want a table"):format(schema.show(t))) end
   for k, v in next, t do
     if type(k) ~= "string" then err.raise(("dims: entry [%s] has no name"):format(tostring(k))) end
     out[k] = v
@@ -19,13 +18,13 @@ end
 
 -- The part that recipes see.
 local recipe = {
-  dims = dims, weight = weights.declare, each_layer = trace.each_layer, const = trace.const,
-    sum_ranks = trace.sum_ranks,
+  dims = arg.check("dims", "pl.dims", { "t", "table" }, nil, dims), weight = weights.declare,
+  each_layer = trace.each_layer, const = trace.const, sum_ranks = trace.sum_ranks,
   policy = { decode_first = policy.decode_first },
 }
 pl.for_recipes = recipe
 for k, v in pairs(recipe) do pl[k] = v end
-pl.op, pl.err = op, err
+pl.op = op
 
 local ops = {}
 for _, o in ipairs(op.all()) do ops[o.name] = op[o.name] end

@@ -1,5 +1,6 @@
 -- JSON: a small writer whose lists and objects are what they say (an empty list is [], numbers are exact),
 -- and lua-cjson for reading.
+local err, arg, schema = require "pl.err", require "pl.arg", require "pl.schema"
 local M = {}
 
 local list_mt = {}
@@ -21,43 +22,53 @@ local function number(v)
   return tonumber(s) == v and s or ("%.17g"):format(v)
 end
 
-local function write(v, out)
+local function write(v, out, depth)
+  if depth > 100 then err.raise "json: tables in each other more than 100 deep" end
   local t = type(v)
   if v == M.null or v == nil then out[#out + 1] = "null"
   elseif t == "string" then out[#out + 1] = quote(v)
   elseif t == "number" then out[#out + 1] = number(v)
   elseif t == "boolean" then out[#out + 1] = tostring(v)
-  elseif t == "cdata" then out[#out + 1] = tostring(v):match "^%-?%d+" or error("json: cannot write "
+  elseif t == "cdata" then out[#out + 1] = tostring(v):match "^%-?%d+" or err.raise("json: cannot write "
     .. tostring(v))
   elseif t == "table" and (getmetatable(v) == list_mt or #v > 0) then
     out[#out + 1] = "["
     for i = 1, #v do
       if i > 1 then out[#out + 1] = "," end
-      write(v[i], out)
+      write(v[i], out, depth + 1)
     end
     out[#out + 1] = "]"
   elseif t == "table" then
     local keys = {}
-    for k in pairs(v) do keys[#keys + 1] = tostring(k) end
+    for k in pairs(v) do
+      if type(k) ~= "string" then err.raise(("json: a key is %s, want a text"):format(schema.show(k))) end
+      keys[#keys + 1] = k
+    end
     table.sort(keys)
     out[#out + 1] = "{"
     for i, k in ipairs(keys) do
       if i > 1 then out[#out + 1] = "," end
       out[#out + 1] = quote(k) .. ":"
-      write(v[k], out)
+      write(v[k], out, depth + 1)
     end
     out[#out + 1] = "}"
   else
-    error("json: cannot write a " .. t)
+    err.raise("json: cannot write " .. schema.show(v))
   end
 end
 
 function M.encode(v)
   local out = {}
-  write(v, out)
+  write(v, out, 0)
   return table.concat(out)
 end
 
-function M.decode(text) return require("cjson").decode(text) end
+function M.decode(text)
+  local ok, v = pcall(require("cjson").decode, text)
+  if not ok then err.raise("json: " .. tostring(v)) end
+  return v
+end
+
+arg.functions("json", M, { list = { "t", "table" }, encode = { "v", arg.any }, decode = { "text", "string" } })
 
 return M

@@ -39,10 +39,11 @@ function M.check(model, trace, checkpoint)
     infos[w.weight], used[own] = i, true
   end
   local left = {}
-  local patterns = model.recipe.unused or {}
+  local patterns = model.recipe.unused -- of the recipe: matched in its box
+  local function is_unused(name) return model.box:call(is_ignored, name, patterns) end
   for _, name in ipairs(checkpoint.all()) do
-    if not used[name] and not is_ignored(name, ignored) and not is_ignored(name, patterns)
-      and not (name == "lm_head.weight" and model.dims.tied) then
+    if not used[name] and not is_ignored(name, ignored) and not (#patterns > 0 and is_unused(name))
+      and not (name == "lm_head.weight" and rawget(model.dims, "tied")) then
       left[#left + 1] = name
     end
   end

@@ -2,7 +2,8 @@
 local abi, err, schema = require "pl.abi", require "pl.err", require "pl.schema"
 local recipe, checkpoint, load, program, dev = require "pl.recipe", require "pl.checkpoint",
   require "pl.load", require "pl.program", require "pl.dev"
-local engine, tensor = require "pl.engine", require "pl.tensor"
+local arg, engine, tensor = require "pl.arg", require "pl.engine", require "pl.tensor"
+local sym = require "pl.sym"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -43,7 +44,7 @@ end
 ---   context: tokens of cache per sequence (default: the model's, at most 4096)
 function Model:start(context)
   local o, pool = self.options, self.pool
-  self.context = context or o.context or pool.context or math.min(rawget(self.d, "context") or 4096, 4096)
+  self.context = context or o.context or pool.context or math.min(self.fitted.max_context or 4096, 4096)
   self.dev = (o.threads or o.path) and dev.set { threads = o.threads, path = o.path } or dev.get()
   self.weights = load.run(self.fitted, self.trace, pool, self.checkpoint, self.dev, o.progress)
   pool.batch = math.min(pool.batch, pool.tokens)
@@ -66,9 +67,6 @@ end
 --- Ids of a prompt: a text (with what the model expects in front), or a list of ids as it is.
 function Model:ids(prompt)
   if type(prompt) == "table" then return prompt end
-  if type(prompt) ~= "string" then
-    err.raise(("a prompt is a text or a list of ids, not %s"):format(schema.show(prompt)))
-  end
   return self:tokenizer():encode(prompt, { bos = true })
 end
 
@@ -96,7 +94,14 @@ function Model:stops()
   return out
 end
 
-local own = { prompt = "string|table", ignore_eos = "boolean", stream = "function" }
+local ids_list = schema.list(schema.whole(0))
+--- A text or a list of ids.
+local function text_or_ids(v)
+  if type(v) == "string" then return nil end
+  if type(v) ~= "table" then return schema.show(v) .. ", want a text or a list of ids" end
+  return ids_list(v)
+end
+local own = { prompt = text_or_ids, ignore_eos = "boolean", stream = "function" }
 local generate_fields = {}
 for k, v in pairs(engine.request_fields) do if type(k) == "string" then generate_fields[k] = v end end
 for k, v in pairs(own) do generate_fields[k] = v end
@@ -106,7 +111,9 @@ function Model:submit(o)
   o = schema.check("generate", generate_fields, o)
   local r = {}
   for k, v in pairs(o) do if not own[k] then r[k] = v end end
-  r.ids = o.ids or o.prompt and self:ids(o.prompt) or err.raise "generate: no prompt"
+  if (o.ids == nil) == (o.prompt == nil) then err.raise "generate: want one of prompt and ids" end
+  r.ids = o.ids or self:ids(o.prompt)
+  if #r.ids == 0 then err.raise "generate: the prompt is empty" end
   if not o.stop and not o.ignore_eos then r.stop = self:stops() end
   local text
   if o.stream then
@@ -161,11 +168,11 @@ end
 -- says how many of a chunk's last rows are wanted; see(row, logits) gets each as float *, row counted from 0
 -- in ids.
 local function run_rows(self, ids, chunk, rows, see)
-  if #ids == 0 then err.raise "no tokens" end
+  if #ids == 0 then err.raise "the prompt is empty" end
   if #ids > self.context then err.raise(("%d tokens, the cache has room for %d"):format(#ids,
     self.context)) end
   for i, id in ipairs(ids) do
-    if type(id) ~= "number" or id < 0 or id >= self.trace.vocab then
+    if id >= self.trace.vocab then
       err.raise(("token %d is %s, want an id below %d"):format(i, tostring(id), self.trace.vocab))
     end
   end
@@ -248,7 +255,8 @@ function Model:tree()
   local function walk(t)
     local out = {}
     for k, v in next, t do
-      if type(v) == "table" then out[k] = self.weights[v] or walk(v) end
+      local s = sym.of(v)
+      if s then out[k] = self.weights[s] else out[k] = walk(v) end
     end
     return out
   end
@@ -287,8 +295,15 @@ function Model:close()
 end
 
 Model.__tostring = function(m)
-  return ("model '%s': %d layers, %d wide, %d tokens, from %s (act %s)"):format(m.name, m.d.layers, m.d.dim,
-    m.trace.vocab, m.file, m.pool.act)
+  return ("model '%s': %d layers, %s wide, %d tokens, from %s (act %s)"):format(m.name, m.fitted.cache.layers,
+    tostring(rawget(m.d, "dim")), m.trace.vocab, m.file, m.pool.act)
 end
+
+arg.functions("pl", M, { open = { "path", "string", "o?", "table" }, load = { "path", "string", "o?", "table" } })
+arg.methods("m", Model, arg.object("model", Model, Closed), {
+  start = { "context?", whole(1) }, tokenizer = {}, ids = { "prompt", text_or_ids }, stops = {}, step = {},
+  submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids },
+  score = { "prompt", text_or_ids, "k?", whole(1) }, tree = {}, kv = { "context?", whole(1) }, plan = {}, close = {},
+})
 
 return M

@@ -1,6 +1,7 @@
 -- Blocks shared by many recipes. Each takes the tensors, the weights of the block and the dims of the model.
 local pl = require "pl"
-local err = require "pl.err"
+local err, arg, schema, sym = require "pl.err", require "pl.arg", require "pl.schema", require "pl.sym"
+local checkpoint = require "pl.checkpoint"
 local op, W = pl.op, pl.weight
 local nn = {}
 
@@ -85,6 +86,16 @@ function scaling.yarn(f, r)
   return f, r.turn or (r.factor > 1 and 0.1 * math.log(r.factor) + 1 or 1)
 end
 
+local positive = schema.number(1e-30, 1e30)
+local function maybe_number(v) if v ~= nil then return positive(v) end end
+local scaling_needs = {
+  linear = schema.having { factor = positive },
+  llama3 = schema.having { factor = positive, from = positive, low = positive, high = positive },
+  factors = schema.having { factors = schema.list(positive) },
+  yarn = schema.having { factor = positive, from = positive, fast = maybe_number, slow = maybe_number,
+    turn = maybe_number },
+}
+
 local tables = setmetatable({}, { __mode = "k" })
 
 --- freq, turn: the table of rotary frequencies theta^(-2j/dim), scaled, and the factor of sine and cosine.
@@ -96,6 +107,8 @@ function nn.freqs(r)
     for j = 1, r.dim / 2 do f[j] = r.theta ^ (-2 * (j - 1) / r.dim) end
     local by = scaling[r.scaling or "none"]
     if not by then err.unknown("rope scaling", tostring(r.scaling), err.names(scaling)) end
+    local bad, part = schema.wrong(r, scaling_needs[r.scaling] or "table")
+    if bad then err.raise(("rope scaling '%s'%s: %s"):format(r.scaling, part, bad)) end
     t = { by(f, r) }
     tables[r] = t
   end
@@ -115,7 +128,7 @@ function nn.rope_settings(m, dim, base, key)
         "rope.scaling.yarn_beta_slow") }
   end
   if type(s) == "table" then
-    if s.rope_theta then r.theta = s.rope_theta end
+    if s.rope_theta ~= nil then r.theta = s.rope_theta end
     local kind = s.rope_type or s.type or "default"
     if kind == "linear" then
       r.scaling, r.factor = "linear", s.factor
@@ -167,6 +180,7 @@ end
 --- Attention weights of layer i. o.bias: q, k, v have biases; o.norm: q and k have norms; o.pairs: GGUF files
 --- hold the rows of q and k pairwise; o.plus: added to Hugging Face norms.
 function nn.attn_weights(d, p, o)
+  o = o or {}
   local q, k = d.heads * d.head_dim, d.kv_heads * d.head_dim
   local a = {
     q = W("attn", p .. "q_proj.weight", { q, d.dim }, 1, o.pairs and { pairs = d.heads }),
@@ -216,5 +230,31 @@ function nn.llama_weights(o)
     return w
   end
 end
+
+-- What the blocks take ----------------------------------------------------------------------------------------
+
+local whole, number = schema.whole, schema.number
+local function kv(v)
+  local s = sym.of(v) or v
+  if type(s) ~= "table" or not rawget(s, "is_kv") then return schema.show(v) .. ", want the cache" end
+end
+local function metadata(v)
+  if not checkpoint.is(v) then return schema.show(v) .. ", want what dims(m) is given" end
+end
+local sizes = schema.having { dim = whole(1), heads = whole(1), kv_heads = whole(1), head_dim = whole(1) }
+arg.functions("nn", nn, {
+  swiglu = { "x", arg.any, "w", "table" }, geglu = { "x", arg.any, "w", "table" },
+  gqa = { "x", arg.any, "w", "table", "kv", kv, "d", schema.having { heads = whole(1), kv_heads = whole(1),
+    head_dim = whole(1) }, "o?", "table" },
+  logits = { "x", arg.any, "w", "table", "kv", kv, "d", schema.having { eps = number(0, 1) } },
+  gqa_cache = { "d", schema.having { layers = whole(1), kv_heads = whole(1), head_dim = whole(1) } },
+  freqs = { "r", schema.having { theta = positive, dim = whole(2) } },
+  rope_settings = { "m", metadata, "dim", whole(1), "base", positive, "key?", "string" },
+  llama_dims = { "m", metadata, "more?", "table" },
+  attn_weights = { "d", sizes, "p", "string", "o?", "table" },
+  mlp_weights = { "d", schema.having { dim = whole(1), ffn = whole(1) }, "p", "string" },
+  ends = { "d", schema.having { vocab = whole(1), dim = whole(1) }, "plus?", number(-100, 100) },
+  llama_weights = { "o?", "table" },
+})
 
 return nn

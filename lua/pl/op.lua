@@ -4,7 +4,7 @@
 -- eps)`. `act` is filled in from the pool's choice for the weight's class, `layer` by pl.each_layer; a kv
 -- argument is the kv object that forward was given. A tensor marked `?` may be nil, and attributes named in
 -- `defaults` may be left out.
-local err, sym = require "pl.err", require "pl.sym"
+local err, sym, schema = require "pl.err", require "pl.sym", require "pl.schema"
 local M, list, order = {}, {}, {}
 
 local defaults = { embed = { scale = 1 }, rope = { scale = 1, pairs = 0 }, attend = { window = 0 } }
@@ -57,16 +57,18 @@ end
 
 local function is_kv(x) return type(x) == "table" and rawget(x, "is_kv") == true end
 
--- Is x something an op computes with? Symbols while tracing, real tensors otherwise.
+-- Is x something an op computes with? Records of symbols while tracing, real tensors otherwise.
 local function is_tensor(x)
-  if sym.trace then return sym.is(x) end
-  return type(x) == "cdata" and require("pl.tensor").is(x)
+  if sym.trace then return sym.is_record(x) end
+  return type(x) == "cdata" and require("pl.tensor").is_open(x)
 end
 
 local function what(x)
-  if x == nil or type(x) == "boolean" or type(x) == "number" then return tostring(x) end
   if sym.is(x) then return "a symbol of a recipe" end
-  return type(x) == "cdata" and "a real tensor" or is_kv(x) and "the cache" or "a " .. type(x)
+  if is_kv(x) then return "the cache" end
+  if type(x) ~= "cdata" then return schema.show(x) end
+  local tensor = require "pl.tensor"
+  return tensor.is_open(x) and "a real tensor" or tensor.is(x) and "a closed tensor" or "a cdata"
 end
 
 local function usage(o)
@@ -82,7 +84,7 @@ local function notes(o, args)
   for _, p in ipairs(o.takes) do
     if p.kind == "in" and args[p.name] ~= nil then
       local a = args[p.name]
-      n[#n + 1] = ("%-6s %s"):format(p.name, is_tensor(a) and (sym.is(a) and tostring(a) or a:describe())
+      n[#n + 1] = ("%-6s %s"):format(p.name, sym.is_record(a) and tostring(a) or is_tensor(a) and a:describe()
         or what(a))
     end
   end
@@ -97,7 +99,11 @@ local function arguments(o, n, ...)
   if n > #o.takes then
     err.raise(("%s: %d arguments, want at most %d"):format(o.name, n, #o.takes), { usage(o) })
   end
-  for i, p in ipairs(o.takes) do args[p.name] = (select(i, ...)) end
+  for i, p in ipairs(o.takes) do
+    local a = (select(i, ...))
+    if sym.trace then a = sym.of(a) or a end
+    args[p.name] = a
+  end
   for i, p in ipairs(o.takes) do
     local a = args[p.name]
     if p.kind == "in" then
@@ -115,8 +121,11 @@ local function arguments(o, n, ...)
     elseif type(a) ~= "number" then
       err.raise(("%s: argument %d (%s) is %s, want a number"):format(o.name, i, p.name, what(a)),
         { usage(o) })
-    elseif p.kind == "int" and a % 1 ~= 0 then
-      err.raise(("%s: argument %d (%s) is %s, want a whole number"):format(o.name, i, p.name, tostring(a)),
+    elseif p.kind == "int" and (a % 1 ~= 0 or math.abs(a) >= 2 ^ 31) then
+      err.raise(("%s: argument %d (%s) is %s, want a whole number"):format(o.name, i, p.name, what(a)),
+        { usage(o) })
+    elseif a - a ~= 0 then
+      err.raise(("%s: argument %d (%s) is %s, want a finite number"):format(o.name, i, p.name, what(a)),
         { usage(o) })
     end
   end
@@ -233,6 +242,7 @@ local function traced(o, args)
     if sharding[o.name] then sharding[o.name](o, args, outs[i]) else outs[i].cut = first.cut end
   end
   tr:record(o, args, outs, line or 0, notes)
+  for i, s in ipairs(outs) do outs[i] = sym.handle(s) end
   return unpack(outs)
 end
 

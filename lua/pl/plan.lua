@@ -45,8 +45,7 @@ function M.figures(model, trace, pool, infos, context)
     c.page, abi.dtype[pool.kv]
   p.cache_format, p.page = pool.kv, c.page
   p.cache_bytes_per_token = tonumber(C.pl_kv_page_bytes(o)) / c.page
-  p.context = context or pool.context or rawget(model.dims, "context") and math.min(model.dims.context, 4096)
-    or 4096
+  p.context = context or pool.context or math.min(model.max_context or 4096, 4096)
   p.batch, p.tokens = pool.batch, pool.tokens
   p.cache_bytes = math.ceil(p.context / c.page) * c.page * pool.batch * p.cache_bytes_per_token
   local prog = program.build(trace, nil, nil, pool.tokens, math.min(pool.batch, pool.tokens))

@@ -24,7 +24,8 @@ local mt = { __index = methods, __metatable = false }
 function M.new(t)
   local p = schema.check("pool", fields, t)
   local w = {}
-  for c, f in pairs(p.weights or {}) do
+  for c, f in next, p.weights or {} do
+    if type(c) ~= "string" then err.raise(("pool.weights: %s is no weight class"):format(schema.show(c))) end
     if not formats[f] then
       err.raise(("pool.weights.%s: %s, want one of bf16 f32 stored"):format(tostring(c), schema.show(f)))
     end
@@ -35,6 +36,8 @@ function M.new(t)
   p.file, p.line = err.where()
   return setmetatable(p, mt)
 end
+
+function M.is(p) return type(p) == "table" and debug.getmetatable(p) == mt end
 
 --- A copy with other values in place (command-line options), and defaults for the rest.
 function M.with(self, name, over)

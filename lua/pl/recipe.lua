@@ -1,7 +1,14 @@
 -- Recipes: reading one in a sandbox, checking what it returns, and fitting it to dimensions.
 local err, schema, sandbox = require "pl.err", require "pl.schema", require "pl.sandbox"
 local weights, trace, pool = require "pl.weights", require "pl.trace", require "pl.pool"
+local arg, file = require "pl.arg", require "pl.file"
 local M = {}
+
+-- One name, or a list of them.
+local function one_or_more(v)
+  if type(v) == "string" then return nil end
+  return schema.wrong(v, schema.list("string", 1))
+end
 
 local fields = { "name", "dims", "weights", "forward",
   name = "string",
@@ -14,13 +21,14 @@ local fields = { "name", "dims", "weights", "forward",
   pools = "table",               -- name = pl.pool { ... }
   integrity = "table",
   schedule = "function",         -- function(s): who goes next
-  unused = "table",              -- patterns of checkpoint tensors that the model leaves aside
+  unused = schema.list("string", 0), -- patterns of checkpoint tensors that the model leaves aside
 }
 local whole = schema.whole
 local cache_fields = { "layers", "heads", "key_dim", "value_dim",
   layers = whole(1), heads = whole(1), key_dim = whole(1), value_dim = whole(1),
-  page = function(v) return (type(v) ~= "number" or v < 16 or v % 16 ~= 0) and schema.show(v)
-    .. ", want a multiple of 16" or nil end }
+  page = function(v)
+    return schema.whole(16, 2 ^ 20)(v) or v % 16 ~= 0 and schema.show(v) .. ", want a multiple of 16" or nil
+  end }
 
 local made = setmetatable({}, { __mode = "k" }) -- what pl.recipe returned
 
@@ -28,16 +36,14 @@ local made = setmetatable({}, { __mode = "k" }) -- what pl.recipe returned
 function M.new(t)
   local r = schema.check("recipe", fields, t)
   r.pools = r.pools or { all = pool.new {} }
-  for name, p in pairs(r.pools) do
-    if type(p) ~= "table" or not p.weights then
-      err.raise(("recipe.pools.%s: %s, want pl.pool { ... }"):format(tostring(name), schema.show(p)))
+  if next(r.pools) == nil then err.raise "recipe.pools: none, want at least one" end
+  for name, p in next, r.pools do
+    if type(name) ~= "string" then err.raise(("recipe.pools: %s is no name"):format(schema.show(name))) end
+    if not pool.is(p) then
+      err.raise(("recipe.pools.%s: %s, want pl.pool { ... }"):format(name, schema.show(p)))
     end
   end
-  for format in pairs(r.serves or {}) do
-    if format ~= "gguf" and format ~= "hf" then
-      err.unknown("recipe.serves", tostring(format), { "gguf", "hf" })
-    end
-  end
+  schema.check("recipe.serves", { gguf = one_or_more, hf = one_or_more }, r.serves or {})
   made[r] = true
   return r
 end
@@ -67,7 +73,7 @@ function M.load_text(text, name, limits)
   end
   -- a copy: the recipe keeps what it returned, and could write in it later
   r = box:call(schema.check, "recipe", fields, r)
-  r.pools, r.serves = plain(r.pools), plain(r.serves or {})
+  r.pools, r.serves, r.unused = plain(r.pools), plain(r.serves or {}), plain(r.unused or {})
   r.box, r.file = box, name
   return r
 end
@@ -76,9 +82,7 @@ local function embedded() return require "pl.recipes.text" end
 
 --- A recipe file, or one that comes with perilune by its name ("llama").
 function M.load(path)
-  local f = io.open(path, "rb")
-  local text = f and f:read "*a"
-  if f then f:close() end
+  local text = file.read(path, file.recipe)
   if text then return M.load_text(text, path) end
   local builtin = embedded()[path]
   if builtin then return M.load_text(builtin, "recipes/" .. path .. ".lua") end
@@ -126,19 +130,28 @@ function M.fit(r, meta, dims)
     end
   end
   if type(d) ~= "table" then
-    err.raise_at(r.dims, ("dims: %s, want pl.dims { ... }"):format(schema.show(d)))
+    err.raise_at(type(r.dims) == "function" and r.dims or { file = r.file },
+      ("dims: %s, want pl.dims { ... }"):format(schema.show(d)))
   end
-  local tree = box:call(r.weights, d)
-  if type(tree) ~= "table" then
-    err.raise_at(r.weights, ("weights returned %s, want a table"):format(schema.show(tree)))
-  end
-  local cache = r.cache or require("pl.nn").gqa_cache
-  if type(cache) == "function" then cache = box:call(cache, d) end
-  cache = schema.check("cache", cache_fields, cache)
+  local context = rawget(d, "context")
+  local bad = context ~= nil and schema.wrong(context, whole(1))
+  if bad then err.raise_at({ file = r.file }, "dims.context: " .. bad) end
+  -- what the recipe's functions return is looked at in the box too: it can hold functions of the recipe's own
+  local tree, list = box:call(function()
+    local tree = r.weights(d)
+    if type(tree) ~= "table" then
+      err.raise_at(r.weights, ("weights returned %s, want a table"):format(schema.show(tree)))
+    end
+    return weights.collect(tree)
+  end)
+  local cache = box:call(function()
+    local c = r.cache or require("pl.nn").gqa_cache
+    if type(c) == "function" then c = c(d) end
+    return schema.check("cache", cache_fields, c)
+  end)
   cache.page = cache.page or 64
-  return { recipe = r, name = r.name, dims = d, weights = tree, weight_list = box:call(weights.list, tree),
-    cache = cache,
-    forward = r.forward, box = box }
+  return { recipe = r, name = r.name, dims = d, weights = tree, weight_list = list, cache = cache,
+    max_context = context, forward = r.forward, box = box }
 end
 
 --- Trace a fitted model for one of its pools; over: pool fields from the command line.
@@ -153,5 +166,8 @@ function M.trace(model, pool_name, over)
   local p = pool.with(pools[pool_name], pool_name, over)
   return trace.run(model, p), p
 end
+
+arg.functions("recipe", M, { load = { "path", "string" }, load_text = { "text", "string", "name", "string",
+  "limits?", "table" } })
 
 return M

@@ -1,7 +1,7 @@
 -- The REPL. At a terminal: a prompt, history, completion, lines that go on until the chunk is whole; Ctrl-C
 -- ends a generation, not the process. From a pipe: lines are read and run without a prompt. An error never
 -- ends it. `perilune FILE [ARG...]` runs a file with the same environment.
-local abi, err = require "pl.abi", require "pl.err"
+local abi, err, files = require "pl.abi", require "pl.err", require "pl.file"
 local C = abi.C
 local M = {}
 
@@ -115,6 +115,7 @@ local function run(f)
   local function call() return done(xpcall(f, handler)) end
   local ok = call()
   debug.sethook()
+  require("pl.trace").set_layer(nil) -- an error or a break left it where it was
   return ok
 end
 
@@ -201,7 +202,7 @@ end
 
 local function piped(env)
   local text
-  for line in io.lines() do
+  for line in files.lines(files.text) do
     text = text and text .. "\n" .. line or line
     local f, msg = compile(text, env)
     if f then
@@ -218,11 +219,8 @@ end
 
 local function file(args, env)
   local path = args[1]
-  local f = io.open(path, "rb")
-  if not f then error(err.new(path .. ": no such file"), 0) end
-  local text, why = f:read "*a"
-  f:close()
-  if not text then error(err.new(("%s: %s"):format(path, why)), 0) end
+  local text, why = files.read(path, files.text)
+  if not text then error(err.new(why), 0) end
   text = text:gsub("^#![^\n]*", "")
   local chunk, msg = loadstring(text, "@" .. path)
   if not chunk then error(err.new(msg), 0) end

@@ -226,6 +226,7 @@ local function environment(box, modules)
     return rawset(t, k, v)
   end
   function env.print(...)
+    if box.quiet then return end -- called a second time
     local o = {}
     for i = 1, select("#", ...) do o[i] = err.printable(string.sub(tostring((select(i, ...))), 1, 4096)) end
     io.stderr:write(table.concat(o, "\t"), "\n")
@@ -335,18 +336,27 @@ local function guarded(box, l, watch, f, ...)
   return unpack(r, 2, table.maxn(r))
 end
 
-local function follow(tick) return err.watch(tick, TICK) end
-
---- f(...) under the limits, with the author's lines followed for error messages; raises error objects only.
-function Box:call(f, ...) return guarded(self, self.limits, follow, f, ...) end
-
-local step_limits = { instructions = 2e6, seconds = 0.25, megabytes = 64 }
 local function count_only(tick)
   local f, mask, n = debug.gethook()
   debug.sethook(tick, "", TICK)
   return function() if f then debug.sethook(f, mask, n) else debug.sethook() end end
 end
+local function follow(tick) return err.watch(tick, TICK) end
 
+--- f(...) under the limits; raises error objects only. To follow the author's lines costs more than tracing itself:
+--- so f is called a second time, with its lines followed, where the first call fails. f must bear that.
+function Box:call(f, ...)
+  local first = { pcall(guarded, self, self.limits, count_only, f, ...) }
+  if first[1] then return unpack(first, 2, table.maxn(first)) end
+  if self.dead and first[2].line then error(first[2], 0) end
+  self.quiet = true
+  collectgarbage() -- the memory that the first call left is not the second one's
+  local ok, e = pcall(guarded, self, self.limits, follow, f, ...)
+  self.quiet = false
+  error(ok and first[2] or e, 0)
+end
+
+local step_limits = { instructions = 2e6, seconds = 0.25, megabytes = 64 }
 --- f(...) within a step: tighter limits, no lines followed.
 function Box:step(f, ...) return guarded(self, step_limits, count_only, f, ...) end
 

@@ -1,12 +1,13 @@
 -- Real tensors: a metatype over pl_tensor, and the eager path of the ops. A handle is a struct by value; its
 -- finalizer gives up the reference, and close() does so at once, any number of times.
 local abi, err, sym = require "pl.abi", require "pl.err", require "pl.sym"
-local dev = require "pl.dev"
+local arg, schema, dev = require "pl.arg", require "pl.schema", require "pl.dev"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
 local is = function(x) return abi.istype("pl_tensor", x) or abi.istype("pl_tensor *", x) end
 M.is = is
+function M.is_open(x) return is(x) and x.ndim > 0 end
 
 -- The collector sees 120 bytes, not the memory behind them: it is made to look after every 256 MB.
 local STEP = 256 * 2 ^ 20
@@ -58,10 +59,16 @@ end
 local function flatten(v, shape, depth, out)
   if type(v) ~= "table" then
     if type(v) ~= "number" then
-      err.raise(("tensor: entry %d is a %s, want a number"):format(#out + 1, type(v)))
+      err.raise(("tensor: entry %d is %s, want a number"):format(#out + 1, schema.show(v)))
     end
+    shape.leaf = shape.leaf or depth
+    if shape.leaf ~= depth then err.raise(("tensor: entry %d is a number beside rows"):format(#out + 1)) end
     out[#out + 1] = v
     return
+  end
+  if depth > 4 then err.raise "tensor: tables in each other more than 4 deep" end
+  if shape.leaf and depth >= shape.leaf then
+    err.raise(("tensor: entry %d is a row beside numbers"):format(#out + 1))
   end
   if shape[depth] == nil then
     shape[depth] = #v
@@ -73,12 +80,15 @@ end
 
 --- pl.tensor { { 1, 2 }, { 3, 4 } }: a tensor of these numbers; dtype: "f32" (default), "bf16", "f16", "i32".
 function M.new(values, dtype)
-  if type(values) ~= "table" then
-    err.raise(("tensor: a %s, want a table of numbers"):format(type(values)))
-  end
   local shape, flat = {}, {}
   flatten(values, shape, 1, flat)
   if #flat == 0 then err.raise("tensor: no values") end
+  if dtype == "i32" then
+    for i, v in ipairs(flat) do
+      local bad = schema.wrong(v, schema.whole(-2 ^ 31))
+      if bad then err.raise(("tensor: entry %d is %s"):format(i, bad)) end
+    end
+  end
   local t = M.empty(shape, dtype)
   return M.set(t, flat)
 end
@@ -122,7 +132,11 @@ local methods = {}
 
 function methods:close() C.pl_tensor_release(self) end
 function methods:type() return abi.dtype_name[self.dtype] end
-function methods:size(axis) return axis and tonumber(self.dim[axis - 1]) or shape_of(self) end
+function methods:size(axis)
+  if not axis then return shape_of(self) end
+  if axis > self.ndim then err.raise(("size: axis %d of %d"):format(axis, self.ndim)) end
+  return tonumber(self.dim[axis - 1])
+end
 function methods:count() return count(self) end
 --- "f32[2,3]": as errors show it.
 function methods:describe()
@@ -139,6 +153,7 @@ function methods:slice(axis, from, n)
 end
 function methods:reshape(...)
   local shape, t = { ... }, handle()
+  if #shape == 0 then err.raise "reshape: no sizes" end
   check(C.pl_tensor_reshape(t, self, #shape, abi.dims(shape), e))
   return t
 end
@@ -199,6 +214,9 @@ end
 --- One value; indices count from 0.
 function methods:at(...)
   local t = self
+  if select("#", ...) ~= self.ndim then
+    err.raise(("at: %d indices of %s"):format(select("#", ...), self:describe()))
+  end
   for i = 1, self.ndim do t = t:slice(i, (select(i, ...)), 1) end
   return t:values()[1]
 end
@@ -232,20 +250,38 @@ local function text(t)
   return table.concat(lines, "\n")
 end
 
-abi.metatype("pl_tensor", {
-  __index = function(t, k)
-    if k == "shape" then return shape_of(t) end
-    local m = methods[k]
-    if not m then
-      local names = err.names(methods)
-      names[#names + 1] = "shape"
-      err.unknown("a tensor", k, names)
-    end
-    return m
-  end,
-  __add = function(a, b) return require("pl.op").add(a, b) end,
-  __tostring = text,
-})
+local function not_open(t)
+  if not is(t) then return ("called on %s, want a tensor (with a colon: x:flat())"):format(schema.show(t)) end
+  if t.ndim == 0 then return "this tensor is closed" end
+end
+local function not_a_tensor(t) if not is(t) then return not_open(t) end end
+local whole, format = schema.whole, function(v)
+  if not abi.dtype[v] then return schema.show(v) .. ", want one of bf16 f16 f32 i32" end
+end
+arg.methods("x", methods, not_open, sym.views)
+arg.methods("x", methods, not_open, { reshape = { "...", whole(1) }, to = { "dtype", format }, values = {}, count = {},
+  at = { "...", whole(0) }, type = {} })
+arg.methods("x", methods, not_a_tensor, { close = {}, describe = {} })
+arg.functions("pl", M, { zeros = { "shape", schema.list(whole(1)), "dtype?", format }, scope = { "f", "function",
+  "...", arg.any } })
+M.new = arg.check("tensor", "pl.tensor", { "values", "table", "dtype?", format }, nil, M.new)
+
+local meta = { __tostring = text }
+arg.no_operators(meta)
+function meta.__add(a, b) return require("pl.op").add(a, b) end
+function meta.__len() err.raise "a tensor has no length; x:size(axis) gives its sizes" end
+function meta.__index(t, k)
+  if k == "shape" then return shape_of(t) end
+  local m = methods[k]
+  if not m then
+    local names = err.names(methods)
+    names[#names + 1] = "shape"
+    err.unknown("a tensor", k, names)
+  end
+  return m
+end
+function meta.__newindex(_, k) err.raise(("a tensor has no '%s' to be set"):format(tostring(k))) end
+abi.metatype("pl_tensor", meta)
 
 -- Eager ops -------------------------------------------------------------------------------------------------
 

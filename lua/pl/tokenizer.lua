@@ -1,5 +1,6 @@
 -- Tokenizers: of a GGUF file, of a directory with tokenizer.json (or tiktoken.model), or of one such file.
 local abi, err = require "pl.abi", require "pl.err"
+local arg, schema = require "pl.arg", require "pl.schema"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -48,6 +49,9 @@ end
 function Tok:stream()
   local state = abi.new "pl_tok_stream"
   return function(id)
+    local bad = id ~= nil and schema.wrong(id, schema.whole(0))
+    if bad then err.raise("stream: id is " .. bad) end
+    if not self.ptr then err.raise "this tokenizer is closed" end
     text_of.n = 0
     if id then check(C.pl_tok_stream_put(self.ptr, state, text_of, id, 0,
       e)) else check(C.pl_tok_stream_end(self.ptr, state, text_of, e)) end
@@ -71,10 +75,24 @@ end
 
 function Tok:close()
   C.pl_tok_close(abi.gc(self.ptr, nil))
-  self.ptr = nil
+  self.ptr = false
   setmetatable(self, Closed)
 end
 
 Tok.__tostring = function(t) return ("tokenizer of %d tokens"):format(t.size) end
-M.err = err
+
+local function options(...)
+  local fields = {}
+  for _, k in ipairs { ... } do fields[k] = "boolean" end
+  return function(o)
+    if type(o) ~= "table" then return schema.show(o) .. ", want a table" end
+    schema.check("options", fields, o)
+  end
+end
+local id = schema.whole(0)
+arg.functions("tokenizer", M, { open = { "path", "string", "checkpoint?", "table" } })
+arg.methods("tok", Tok, arg.object("tokenizer", Tok, Closed), {
+  encode = { "text", "string", "o?", options("specials", "bos") },
+  decode = { "ids", schema.list(id, 0), "o?", options "specials" },
+  stream = {}, find = { "name", "string" }, is_special = { "id", id }, close = {} })
 return M

@@ -1,6 +1,7 @@
 -- Tracing: forward runs once on symbols; what comes out is a list of values and a list of ops over them,
 -- which pl.program turns into the flat C program. Everything is checked here, at the author's line.
 local err, sym, weights = require "pl.err", require "pl.sym", require "pl.weights"
+local arg, schema = require "pl.arg", require "pl.schema"
 local M = {}
 
 -- The layer that pl.each_layer is at, for eager calls too.
@@ -8,16 +9,20 @@ local current = {}
 
 --- for i in pl.each_layer(n): 0 to n-1, and ops on the cache belong to layer i meanwhile.
 function M.each_layer(n)
-  if type(n) ~= "number" then err.raise(("each_layer: %s, want a number"):format(tostring(n))) end
-  local i = -1
+  local i, outer = -1, current.layer
   return function()
     i = i + 1
-    current.layer = i < n and i or nil
-    if sym.trace then sym.trace:at_layer(current.layer) end
-    return current.layer
+    M.set_layer(i < n and i or outer)
+    return i < n and i or nil
   end
 end
 function M.layer() return current.layer end
+
+--- Go to a layer, or to none: an error or a break leaves a loop of each_layer without its end.
+function M.set_layer(i)
+  current.layer = i
+  if sym.trace then sym.trace:at_layer(i) end
+end
 
 local Trace = {}
 Trace.__index = Trace
@@ -100,17 +105,13 @@ end
 
 --- A constant vector of the recipe: pl.const { 1, 2, 3 } (a table is the same constant wherever it is used).
 function M.const(numbers)
-  if type(numbers) ~= "table" or #numbers == 0 then err.raise("const: want a list of numbers") end
   local tr = sym.trace
   if not tr then return require("pl.tensor").new(numbers) end
   local s = tr.consts[numbers]
   if not s then
     local copy = {}
-    for i, v in ipairs(numbers) do
-      if type(v) ~= "number" then err.raise(("const: entry %d is a %s, want a number"):format(i, type(v))) end
-      copy[i] = v
-    end
-    s = sym.new({ #copy }, "a constant", { values = copy })
+    for i, v in ipairs(numbers) do copy[i] = v end
+    s = sym.handle(sym.new({ #copy }, "a constant", { values = copy }))
     tr.consts[numbers] = s
   end
   return s
@@ -118,68 +119,96 @@ end
 
 --- Sum over the ranks that share a weight's axis: makes a partial product whole.
 function M.sum_ranks(x)
-  if not sym.trace then return x end -- one rank
-  if not sym.is(x) then err.raise("sum_ranks: want a tensor") end
-  if not x.partial then
-    err.raise("sum_ranks: the value is already whole on every rank", { "x      " .. tostring(x) })
+  if not sym.trace then -- one rank
+    if not require("pl.tensor").is(x) then err.raise(("sum_ranks: %s, want a tensor"):format(schema.show(x))) end
+    return x
+  end
+  local s = sym.of(x)
+  if not s then err.raise(("sum_ranks: %s, want a tensor"):format(schema.show(x))) end
+  if not s.partial then
+    err.raise("sum_ranks: the value is already whole on every rank", { "x      " .. tostring(s) })
   end
   local t = {}
-  for k, v in pairs(x) do t[k] = v end
-  t.partial, t.cut = false, false
-  return sym.new(x.shape, x.from, t)
+  for k, v in pairs(s) do t[k] = v end
+  t.partial, t.cut = nil, nil
+  return sym.handle(sym.new(s.shape, s.from, t))
+end
+
+arg.functions("pl", M, { each_layer = { "n", schema.whole(0) },
+  const = { "numbers", schema.list(schema.number(-3.4e38, 3.4e38)) }, sum_ranks = { "x", arg.any } })
+
+-- The cache as forward sees it while it is traced.
+local kv_methods = {}
+function kv_methods:append(k, v) return require("pl.op").kv_append(self, k, v) end
+local kv_shown = { layers = 1, heads = 1, key_dim = 1, value_dim = 1, pos = 1, rows = 1 }
+local kv_mt = { __metatable = false }
+function kv_mt.__index(h, k)
+  if kv_methods[k] then return kv_methods[k] end
+  if kv_shown[k] then return sym.of(h)[k] end
+  local names = err.names(kv_shown)
+  names[#names + 1] = "append"
+  err.unknown("kv", k, names)
+end
+function kv_mt.__newindex(_, k) err.raise(("the cache cannot be changed: '%s' is set"):format(tostring(k))) end
+
+-- A trace of a model for a pool, and what forward is called with.
+local function new(model, pool)
+  local tr = setmetatable({ pool = pool, values = {}, n_values = 0, ops = {}, of = {}, used = {}, declared = {},
+    consts = {}, filled = {} }, Trace)
+  tr:at_layer(nil)
+  for _, w in ipairs(model.weight_list) do tr.declared[w] = true end
+  local function input(name, shape)
+    local s = sym.new(shape, name, { dtype = "i32" })
+    s.base = tr:add { kind = "input", dtype = "i32", shape = shape }
+    return sym.handle(s)
+  end
+  local c, ids = model.cache, input("token ids", { "T" })
+  tr.kv = { is_kv = true, layers = c.layers, heads = c.heads, key_dim = c.key_dim, value_dim = c.value_dim,
+    pos = input("positions", { "T" }), rows = input("wanted rows", { "R" }) }
+  return tr, ids, weights.strict(model.weights, "weights"), sym.handle(tr.kv, kv_mt)
 end
 
 --- Runs model.forward on symbols for one pool. model: { forward, dims, weights, cache }, as pl.recipe makes
 --- it. Returns { values, n_values, ops, result, used, layers }.
 function M.run(model, pool)
-  local tr = setmetatable({ pool = pool, values = {}, n_values = 0, ops = {}, of = {}, used = {},
-    declared = {},
-    consts = {}, filled = {} }, Trace)
-  tr:at_layer(nil)
-  for _, w in ipairs(model.weight_list) do tr.declared[w] = true end
   pool:check_classes(model.weight_list)
-  local function input(name, shape)
-    local s = sym.new(shape, name, { dtype = "i32" })
-    s.base = tr:add { kind = "input", dtype = "i32", shape = shape }
-    return s
-  end
-  local ids, pos, rows = input("token ids", { "T" }), input("positions", { "T" }), input("wanted rows",
-    { "R" })
-  local c = model.cache
-  tr.kv = { is_kv = true, layers = c.layers, heads = c.heads, key_dim = c.key_dim, value_dim = c.value_dim,
-    pos = pos, rows = rows, append = function(kv, k, v) return require("pl.op").kv_append(kv, k, v) end }
-  require("pl.schema").strict("kv", tr.kv)
   assert(not sym.trace, "a trace within a trace")
-  sym.trace = tr
-  local ok, y = pcall(model.box.call, model.box, model.forward, ids, weights.strict(model.weights,
-    "weights"), tr.kv, model.dims)
-  sym.trace, current.layer = nil, nil
+  local c, tr = model.cache, nil
+  local function wrong(msg, ...)
+    err.raise_at(model.forward, msg, { ... })
+  end
+  local function forward() -- from the start each time: the box may call it twice
+    local ids, w, kv
+    tr, ids, w, kv = new(model, pool)
+    sym.trace, current.layer = tr, nil
+    local result = model.forward(ids, w, kv, model.dims)
+    if not sym.is(result) then
+      wrong(("forward returned %s, want a tensor"):format(result == nil and "nothing" or schema.show(result)))
+    end
+    local y = sym.of(result)
+    if y.partial then
+      wrong("forward returned a partial sum; wrap it in pl.sum_ranks first", "y      " .. tostring(y))
+    end
+    if #y.shape ~= 2 or y.shape[1] ~= "R" or y.view or not y.base then
+      wrong(("forward returned %s, want [R,V], the wanted rows"):format(sym.shape_text(y)), "y      "
+        .. tostring(y),
+        "as in  nn.logits(x, w, kv, d), or op.gather(x, kv.rows) before the last product")
+    end
+    for i = 0, c.layers - 1 do
+      if not tr.filled[i] then
+        wrong(("the cache has %d layers, but forward appends nothing to layer %d"):format(c.layers, i))
+      end
+    end
+    return y
+  end
+  local layer = current.layer
+  local ok, y = pcall(model.box.call, model.box, forward)
+  sym.trace, current.layer = nil, layer
   if not ok then
     if err.is(y) and #y.notes < 6 and not tostring(y.notes[#y.notes]):find "^while tracing" then
       y.notes[#y.notes + 1] = "while tracing " .. tr.where
     end
     error(y, 0)
-  end
-  local function wrong(msg, ...)
-    local notes = { ... }
-    notes[#notes + 1] = "while tracing " .. tr.where
-    err.raise_at(model.forward, msg, notes)
-  end
-  if not sym.is(y) then
-    wrong(("forward returned %s, want a tensor"):format(y == nil and "nothing" or "a " .. type(y)))
-  end
-  if y.partial then
-    wrong("forward returned a partial sum; wrap it in pl.sum_ranks first", "y      " .. tostring(y))
-  end
-  if #y.shape ~= 2 or y.shape[1] ~= "R" or y.view or not y.base then
-    wrong(("forward returned %s, want [R,V], the wanted rows"):format(sym.shape_text(y)), "y      "
-      .. tostring(y),
-      "as in  nn.logits(x, w, kv, d), or op.gather(x, kv.rows) before the last product")
-  end
-  for i = 0, c.layers - 1 do
-    if not tr.filled[i] then
-      wrong(("the cache has %d layers, but forward appends nothing to layer %d"):format(c.layers, i))
-    end
   end
   return { values = tr.values, n_values = tr.n_values, ops = tr.ops, result = y.base, used = tr.used,
     vocab = y.shape[2] }

@@ -4,8 +4,8 @@ local M = {}
 
 local options = {
   -- GGUF files hold the rows of each of so many heads pairwise; loading puts them half-split
-  pairs = "number",
-  plus = "number",  -- added to each value of a Hugging Face checkpoint (GGUF files hold the sum)
+  pairs = schema.whole(1),
+  plus = schema.number(-100, 100), -- added to each value of a Hugging Face checkpoint (GGUF files hold the sum)
 }
 
 --- pl.weight(class, name, shape, cut, { pairs =, plus = }). The class picks the pool's format for it; the
@@ -16,58 +16,67 @@ function M.declare(class, name, shape, cut, opts)
       { "as in  pl.weight(\"mlp\", \"model.layers.0.mlp.up_proj.weight\", { d.ffn, d.dim }, 1)" })
   end
   for i = 1, #shape do
-    local n = shape[i]
-    if type(n) ~= "number" or n < 1 or n % 1 ~= 0 then
-      err.raise(("weight %s: size %d is %s, want a whole number"):format(name, i, tostring(n)))
-    end
+    local bad = schema.wrong(shape[i], schema.whole(1))
+    if bad then err.raise(("weight %s: size %d is %s"):format(name, i, bad)) end
   end
   if #shape < 1 or #shape > 4 then err.raise(("weight %s: %d sizes, want 1 to 4"):format(name, #shape)) end
   if cut and not shape[cut] then
-    err.raise(("weight %s: cut axis %s of %d"):format(name, tostring(cut), #shape))
+    err.raise(("weight %s: cut axis %s of %d"):format(name, schema.show(cut), #shape))
   end
   local file, line = err.where()
-  return sym.new({ unpack(shape) }, name, { file = file or false, line = line or false, class = class,
-    weight = name, cut = cut or false,
-    options = opts and schema.check("weight " .. name, options, opts) or {} })
+  return sym.handle(sym.new({ unpack(shape) }, name, { file = file, line = line, class = class,
+    weight = name, cut = cut, options = opts and schema.check("weight " .. name, options, opts) or {} }))
 end
 
---- All weights in a tree of tables, each once, by name.
-function M.list(tree)
+-- "weights[0].attn.q"
+local function path_of(at, k) return type(k) == "number" and ("%s[%g]"):format(at, k) or at .. "." .. k end
+
+--- A plain copy of a tree of weights, and the records of all weights in it, each once, by name.
+function M.collect(tree)
   local found, seen = {}, {}
-  local function walk(t, depth)
-    if depth > 8 then err.raise("weights: tables nested too deeply") end
-    for _, v in next, t do
-      if sym.is(v) then
-        if v.weight and not seen[v] then
-          seen[v] = true
-          found[#found + 1] = v
+  local function walk(t, at, depth)
+    if depth > 8 then err.raise(("%s: tables nested too deeply, or within themselves"):format(at)) end
+    local out = {}
+    for k, v in next, t do
+      if type(k) ~= "number" and type(k) ~= "string" then
+        err.raise(("%s has an entry whose name is %s"):format(at, schema.show(k)))
+      end
+      local s, here = sym.of(v), path_of(at, k)
+      if s and s.weight then
+        out[k] = v
+        if not seen[s] then
+          seen[s] = true
+          found[#found + 1] = s
         end
-      elseif type(v) == "table" and not seen[v] then
-        seen[v] = true
-        walk(v, depth + 1)
+      elseif type(v) == "table" and not s then
+        out[k] = walk(v, here, depth + 1)
+      else
+        err.raise(("%s: %s, want pl.weight(...) or a table of them"):format(here,
+          s and "a tensor that is no weight" or schema.show(v)))
       end
     end
+    return out
   end
-  walk(tree, 1)
-  table.sort(found, function(a, b) return a.weight < b.weight end)
+  local copy = walk(tree, "weights", 1)
+  table.sort(found, function(a, b)
+    if a.weight ~= b.weight then return a.weight < b.weight end
+    return (a.line or 0) < (b.line or 0)
+  end)
   for i = 2, #found do
-    if found[i].weight == found[i - 1].weight then
-      err.raise(("weights: %s is declared twice"):format(found[i].weight),
-        { "share one weight by using the same value twice" })
+    local a, b = found[i - 1], found[i]
+    if a.weight == b.weight then
+      err.raise_at({ file = b.file or err.where(), line = b.line }, ("weight %s is declared twice"):format(b.weight),
+        { a.line and ("first at line %d"):format(a.line) or nil, "share one weight by using the same value twice" })
     end
   end
-  return found
+  return copy, found
 end
 
---- The tree again, with tables that complain about names they do not have.
+--- A collected tree again, with tables that complain about names they do not have.
 function M.strict(tree, what)
   local out = {}
   for k, v in next, tree do
-    if type(v) == "table" and not sym.is(v) then
-      out[k] = M.strict(v, type(k) == "number" and ("%s[%d]"):format(what, k) or what .. "." .. tostring(k))
-    else
-      out[k] = v
-    end
+    out[k] = sym.is(v) and v or M.strict(v, path_of(what, k))
   end
   return schema.strict(what, out)
 end

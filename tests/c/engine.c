@@ -242,9 +242,25 @@ START_TEST(a_failing_request_ends_alone)
     drive(e, 64, &good, 1, alone, prob);
     good = submit(e, 5, 3, 8, 0);
     int64_t bad;
-    const pl_request_opts o = {
-        .prompt = (int32_t[]){1}, .n_prompt = 1, .max_out = 5, .sample = {.top_p = 7, .repetition = 1}};
+    int32_t every[V];
+    float never[V];
+    for (int32_t i = 0; i < V; i++) every[i] = i, never[i] = -INFINITY;
+    pl_request_opts o = {.prompt = (int32_t[]){1},
+                         .n_prompt = 1,
+                         .max_out = 5,
+                         .sample = {.top_p = 1, .repetition = 1, .bias_id = every, .bias = never, .n_bias = V}};
     ck_assert_int_eq(pl_engine_submit(e, &o, &bad, &err), PL_OK);
+    /* what is wrong from the start is not taken at all */
+    every[3] = V;
+    ck_assert_int_eq(pl_engine_submit(e, &o, &bad, &err), PL_EARG);
+    ck_assert_str_eq(err.msg, "logit bias: token 50 by -inf, want a token below 50 and a number");
+    every[3] = 3;
+    o.sample.top_p = 7;
+    ck_assert_int_eq(pl_engine_submit(e, &o, &bad, &err), PL_EARG);
+    o.sample.top_p = 1;
+    o.stop = (int32_t[]){-1};
+    o.n_stop = 1;
+    ck_assert_int_eq(pl_engine_submit(e, &o, &bad, &err), PL_EARG);
     drive(e, 64, &good, 1, out, prob);
     for (int k = 0; k < 8; k++) ck_assert_int_eq(out[0][k], alone[0][k]);
     pl_metrics x;

@@ -60,8 +60,8 @@ for _, c in ipairs {
   -- what dims is given
   { "has no 'close'", DIMS = "meta:close()" }, { "cannot be changed", DIMS = "meta.info = loop" },
   { "cannot be changed", DIMS = "meta.has = loop" }, { "has no 'ptr'", DIMS = "local q = meta.ptr" },
-  { "has no 'tensor'", DIMS = "meta:tensor 'model.norm.weight'" }, { "want a text", DIMS = "meta:has(nil)" },
-  { "want a text", DIMS = "meta:get({}, {})" }, { "belongs to perilune", DIMS = "rawset(meta, 'get', loop)" },
+  { "has no 'tensor'", DIMS = "meta:tensor 'model.norm.weight'" }, { "want a string", DIMS = "meta:has(nil)" },
+  { "want a string", DIMS = "meta:get({}, {})" }, { "belongs to perilune", DIMS = "rawset(meta, 'get', loop)" },
   -- what a policy is given: decode_first takes the place of one that fails
   { "cannot be set", SCHEDULE = "s._ptr = nil" }, { "cannot be set", SCHEDULE = "s.running = loop" },
   { "cannot be set", SCHEDULE = "s.tokens.left = 1e9" }, { "has no '_kv'", SCHEDULE = "local q = s._kv" },
@@ -96,7 +96,7 @@ local function kv_fails(want, f)
   kv:close()
 end
 kv_fails("within a step", function(kv) kv:begin { 1 } kv:begin { 1 } end)
-kv_fails("a list of ids", function(kv) kv:begin() end)
+kv_fails("want a list", function(kv) kv:begin() end)
 for _, name in ipairs { "begin", "commit", "abort", "len" } do
   kv_fails("closed", function(kv) kv:close() kv[name](kv, { 1 }) end)
 end

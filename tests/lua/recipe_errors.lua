@@ -89,7 +89,7 @@ local function stub_checkpoint(model, change)
   local tensors = {}
   for _, w in ipairs(model.weight_list) do tensors[w.weight] = { dtype = "bf16", shape = w.shape } end
   change(tensors)
-  return require("pl.checkpoint").stub { format = "hf", tensors = tensors }
+  return require("pl.checkpoint").in_memory { format = "hf", tensors = tensors }
 end
 
 local function attempt(name, from, to)

@@ -38,7 +38,7 @@ end
 
 -- dims from metadata, GGUF and Hugging Face spellings
 local embed = { ["token_embd.weight"] = { dtype = "q8_0", shape = { 1000, 64 } } }
-local g = checkpoint.stub { format = "gguf", arch = "llama", tensors = embed, config = {
+local g = checkpoint.in_memory { format = "gguf", arch = "llama", tensors = embed, config = {
   ["llama.embedding_length"] = 64, ["llama.block_count"] = 2, ["llama.attention.head_count"] = 4,
     ["llama.attention.head_count_kv"] = 2,
   ["llama.feed_forward_length"] = 96, ["llama.attention.layer_norm_rms_epsilon"] = 1e-5,
@@ -53,12 +53,12 @@ local config = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 
   rms_norm_eps = 1e-6, rope_theta = 1e4, head_dim = 32, max_position_embeddings = 4096,
   rope_scaling = { rope_type = "llama3", factor = 8, low_freq_factor = 1, high_freq_factor = 4,
     original_max_position_embeddings = 1024 } }
-local h = checkpoint.stub { format = "hf", arch = "LlamaForCausalLM", tensors = hf_tensors, config = config }
+local h = checkpoint.in_memory { format = "hf", arch = "LlamaForCausalLM", tensors = hf_tensors, config = config }
 d = recipe.fit(recipe.load "llama", h).dims
 verdict(d.head_dim == 32 and d.rope.scaling == "llama3" and not d.tied, "dims of a Hugging Face directory")
 verdict(recipe.find(h).name == "llama" and recipe.find(g).name == "llama",
   "the recipe that serves a checkpoint")
-local ok, e = pcall(recipe.find, checkpoint.stub { format = "hf", arch = "NoSuchLM", tensors = {} })
+local ok, e = pcall(recipe.find, checkpoint.in_memory { format = "hf", arch = "NoSuchLM", tensors = {} })
 verdict(not ok and tostring(e):find "no recipe serves 'NoSuchLM'", "no recipe: " .. tostring(e))
 config.use_sliding_window, config.max_window_layers = true, 2
 verdict(pcall(recipe.fit, recipe.load "qwen2", h), "qwen2: a window on no layer")
@@ -73,7 +73,7 @@ local gemma = { hidden_size = 64, num_hidden_layers = 3, num_attention_heads = 2
 local function gemma_dims(more)
   local all = {}
   for _, t in ipairs { gemma, more } do for k, v in pairs(t) do all[k] = v end end
-  local c = checkpoint.stub { format = "hf", arch = "Gemma3ForCausalLM", tensors = hf_tensors, config = all }
+  local c = checkpoint.in_memory { format = "hf", arch = "Gemma3ForCausalLM", tensors = hf_tensors, config = all }
   return recipe.fit(recipe.load "gemma3", c).dims
 end
 local function far(d0)

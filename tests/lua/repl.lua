@@ -68,6 +68,9 @@ expect("m = pl.load('tests/data/tiny-llama', { act = 'f32' }); y = m:logits { 33
   "1024\t\"3.771\"\n")
 expect("m = pl.load 'tests/data/tiny-llama'; m:generate { prompt = { 333 }, max_tokns = 4 }\n1\n", "1\n",
   "did you mean 'max_tokens'?")
+-- an error or a break within each_layer leaves no layer behind
+expect("for i in pl.each_layer(2) do error 'x' end\nrequire('pl.trace').layer()\n", "nil\n", "x")
+expect("for i in pl.each_layer(2) do break end\nrequire('pl.trace').layer()\n", "nil\n")
 -- forward, eagerly, gives what the program gives
 expect([[m = pl.load('tests/data/tiny-llama', { act = 'f32' }); require("pl.tensor").act = "f32"
 w, kv = m:tree(), m:kv()

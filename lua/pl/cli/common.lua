@@ -1,5 +1,5 @@
 -- Options that several verbs share, and how they become arguments of pl.model.
-local cli = require "pl.cli"
+local cli, file = require "pl.cli", require "pl.file"
 local M = {}
 
 local acts = { "f32", "bf16" }
@@ -49,7 +49,7 @@ end
 
 function M.prompt(p)
   p:option("--prompt", "The text."):argname "TEXT"
-  p:option("--file", "Read the text from a file."):argname "FILE"
+  p:option("--file", "Read the text from a file; - is standard input. At most 64 MB."):argname "FILE"
   p:option("--ids", "Token ids in place of a text: 1,2,3."):argname "IDS"
 end
 
@@ -69,14 +69,10 @@ function M.written(ok, why)
 end
 
 local function read(path)
-  local f, msg = io.open(path, "rb")
-  if not f then error(require("pl.err").new(msg), 0) end
-  local text = f:read "*a"
-  f:close()
-  if not text then error(require("pl.err").new(path .. ": cannot be read"), 0) end
+  local text, why = file.read(path, file.text)
+  if not text then error(require("pl.err").new(why), 0) end
   return text
 end
-M.read = read
 
 --- The prompt that was given, as a text or a list of ids.
 function M.prompt_of(o)

@@ -27,7 +27,7 @@ function M.run(o)
   local m = require("pl.model").open(o.model, common.load_options(o, { batch = 1 }))
   local ids = m:ids(prompt)
   if #ids == 0 then require("pl.cli").usage "the prompt is empty" end
-  local most = rawget(m.d, "context") or math.huge
+  local most = m.fitted.max_context or math.huge
   if #ids > most then
     error(require("pl.err").new(("the prompt has %d tokens, the model's context %d"):format(#ids, most)), 0)
   end

@@ -1,6 +1,6 @@
 -- perilune tokenize: text on stdin to ids on stdout, or back.
 local common, json = require "pl.cli.common", require "pl.json"
-local err = require "pl.err"
+local err, file = require "pl.err", require "pl.file"
 local M = { name = "tokenize", takes = "MODEL", about = "text to token ids, and back" }
 
 function M.options(p)
@@ -31,7 +31,7 @@ function M.run(o)
   end
   if o.lines then
     local n = 0
-    for line in io.lines() do
+    for line in file.lines(file.text) do
       n = n + 1
       if line:find "%S" then
         local text = line
@@ -46,7 +46,7 @@ function M.run(o)
       end
     end
   else
-    local r = one(io.read "*a")
+    local r = one(file.all(io.stdin, "standard input", file.text))
     if o.json then
       print(json.encode { tokens = o.decode and json.null or r, text = o.decode and r or json.null })
     elseif o.decode then io.write(r)
