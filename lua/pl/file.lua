@@ -3,7 +3,8 @@
 local err = require "pl.err"
 local M = {}
 
-M.recipe, M.text = 2 ^ 20, 64 * 2 ^ 20 -- bytes of a recipe or a script, and of a prompt
+-- bytes of a recipe, of a line of input, of a prompt or a script
+M.recipe, M.line, M.text = 2 ^ 20, 4 * 2 ^ 20, 64 * 2 ^ 20
 
 local function size(n) return ("%d MB"):format(n / 2 ^ 20) end
 
@@ -30,29 +31,22 @@ function M.read(path, limit)
   return text
 end
 
---- Lines of standard input, each at most `limit` bytes.
+--- Lines of standard input, each at most `limit` bytes, each as soon as it is there: hence byte by byte, as a longer
+--- read would wait for more.
 function M.lines(limit)
-  local buffer, from, ended = "", 1, false
   return function()
+    local parts, chars, n, total = {}, {}, 0, 0
     while true do
-      local at = buffer:find("\n", from, true)
-      if at then
-        local line = buffer:sub(from, at - 1)
-        from = at + 1
-        return line
-      end
-      buffer, from = buffer:sub(from), 1
-      if ended then
-        local line = buffer
-        buffer = ""
-        return #line > 0 and line or nil
-      end
-      if #buffer > limit then error(err.new(("standard input: a line of more than %s"):format(size(limit))), 0) end
-      local part, why = io.read(2 ^ 16)
-      if why then error(err.new("standard input: " .. why), 0) end
-      ended = not part
-      buffer = buffer .. (part or "")
+      local c = io.read(1)
+      if not c and total == 0 then return nil end
+      if not c or c == "\n" then break end
+      n, total = n + 1, total + 1
+      chars[n] = c
+      if n == 4096 then parts[#parts + 1], n = table.concat(chars), 0 end
+      if total > limit then error(err.new(("standard input: a line of more than %s"):format(size(limit))), 0) end
     end
+    parts[#parts + 1] = table.concat(chars, "", 1, n)
+    return table.concat(parts)
   end
 end
 

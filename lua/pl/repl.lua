@@ -202,7 +202,7 @@ end
 
 local function piped(env)
   local text
-  for line in files.lines(files.text) do
+  for line in files.lines(files.line) do
     text = text and text .. "\n" .. line or line
     local f, msg = compile(text, env)
     if f then

@@ -68,7 +68,7 @@ fails("/dev/zero", "/dev/zero: more than 64 MB", 1)
 fails("run " .. model .. " --file /dev/zero", "/dev/zero: more than 64 MB", 1)
 fails("run " .. model .. " --file /tmp", "/tmp: Is a directory", 1)
 fails("tokenize " .. model .. " </dev/zero", "standard input: more than 64 MB", 1)
-fails("tokenize --lines " .. model .. " </dev/zero", "standard input: a line of more than 64 MB", 1)
+fails("tokenize --lines " .. model .. " </dev/zero", "standard input: a line of more than 4 MB", 1)
 fails("-e '' </dev/zero", "", 0)
 verdict(call("score " .. model .. " --file - --top 1", "the") == call("score " .. model .. " --prompt the --top 1"),
   "--file -: standard input")

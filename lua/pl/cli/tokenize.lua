@@ -31,7 +31,7 @@ function M.run(o)
   end
   if o.lines then
     local n = 0
-    for line in file.lines(file.text) do
+    for line in file.lines(file.line) do
       n = n + 1
       if line:find "%S" then
         local text = line
