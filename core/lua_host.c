@@ -4,35 +4,63 @@
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int luaopen_cjson(lua_State *L);
 
-/* The state's allocator, with a cap while a recipe runs: a hook comes too late for `s = s .. s`. */
+/* The state's allocator, with a cap while a recipe runs: a hook comes too late for `s = s .. s`. Every block says in
+ * front of it for whom it was made, so that what a policy keeps from one step to the next is known. */
+enum { HOST, POLICY, N_OWNERS };
+typedef struct block {
+    _Alignas(16) int64_t owner;
+} block;
 typedef struct capped {
-    lua_Alloc alloc;
-    void *arena;
-    size_t used, cap; /* cap 0: none */
+    size_t used[N_OWNERS], cap; /* cap: of the owner at work; 0: none */
+    int64_t owner;
 } capped;
 
 static void *alloc_capped(void *arg, void *p, size_t old, size_t n)
 {
     capped *c = arg;
-    if (n > old && c->cap && c->used + (n - old) > c->cap) return NULL;
-    void *q = c->alloc(c->arena, p, old, n);
-    if (q || !n) c->used += n - old;
-    return q;
+    block *b = p ? (block *)p - 1 : NULL;
+    if (!b) old = 0;
+    if (!n) {
+        if (b) c->used[b->owner] -= old;
+        free(b);
+        return NULL;
+    }
+    const bool grows = n > old;
+    const int64_t owner = b && !grows ? b->owner : c->owner;
+    const size_t own = b && b->owner == owner ? old : 0;
+    if (grows && c->cap && c->used[owner] - own + n > c->cap) return NULL;
+    const int64_t before = b ? b->owner : owner;
+    block *q = realloc(b, sizeof *b + n);
+    if (!q) return NULL;
+    c->used[before] -= old;
+    c->used[owner] += n;
+    q->owner = owner;
+    return q + 1;
 }
 
-/* limit(bytes, ...): so many beyond what is in use now; nil: no cap. Returns the rest, so that a cap can be taken off
- * before any Lua line (and a hook with it) runs. */
+/* limit(bytes, ...): so many beyond what is in use now; nil: no cap. limit("policy", bytes, ...): so many for
+ * everything that policies hold, now and from earlier steps; with no bytes, how many they hold. Returns the rest, so that
+ * a cap can be taken off before any Lua line (and a hook with it) runs. */
 static int set_limit(lua_State *L)
 {
     capped *c = lua_touserdata(L, lua_upvalueindex(1));
-    const double bytes = lua_tonumber(L, 1);
-    c->cap = bytes > 0 && bytes < 1e15 ? c->used + (size_t)bytes : 0;
-    return lua_gettop(L) > 1 ? lua_gettop(L) - 1 : 0;
+    const bool policy = lua_type(L, 1) == LUA_TSTRING;
+    if (policy && lua_isnoneornil(L, 2)) {
+        lua_pushnumber(L, (double)c->used[POLICY]);
+        return 1;
+    }
+    const double bytes = lua_tonumber(L, policy ? 2 : 1);
+    c->owner = policy ? POLICY : HOST;
+    c->cap = bytes > 0 && bytes < 1e15 ? (policy ? 0 : c->used[HOST]) + (size_t)bytes : 0;
+    return lua_gettop(L) > 1 && !policy ? lua_gettop(L) - 1 : 0;
 }
 
 static int load_limit(lua_State *L)
@@ -125,14 +153,12 @@ static int push_entry(lua_State *L, const char *name, const char *script)
 
 int pl_lua_main(const char *name, int argc, char **argv)
 {
-    lua_State *L = luaL_newstate();
+    capped memory = {.cap = 0};
+    lua_State *L = lua_newstate(alloc_capped, &memory);
     if (!L) {
         fputs("perilune: no memory for the Lua state\n", stderr);
         return 1;
     }
-    capped memory = {.used = (size_t)lua_gc(L, LUA_GCCOUNT, 0) * 1024};
-    memory.alloc = lua_getallocf(L, &memory.arena);
-    lua_setallocf(L, alloc_capped, &memory);
     luaL_openlibs(L);
     preload(L, &memory);
     lua_newtable(L);
@@ -151,7 +177,6 @@ int pl_lua_main(const char *name, int argc, char **argv)
         fprintf(stderr, "perilune: standard output: %s\n", errno ? strerror(errno) : "write error");
         status = 1;
     }
-    lua_setallocf(L, memory.alloc, memory.arena);
     lua_close(L);
     return status;
 }

@@ -319,7 +319,14 @@ local function guarded(box, l, watch, f, ...)
   local whole, n, args = strings.__index, select("#", ...), { ... }
   local function enter() return f(unpack(args, 1, n)) end
   strings.__index = box.string
-  limit_memory(l.megabytes * 2 ^ 20)
+  local bytes = l.megabytes * 2 ^ 20
+  if l.in_all then
+    -- what no one holds any more does not count
+    if limit_memory "policy" > bytes / 2 then collectgarbage() end
+    limit_memory("policy", bytes)
+  else
+    limit_memory(bytes)
+  end
   local leave, unwatch = err.enter(box.name), watch(tick)
   -- a limit that is reached right after f has returned is an error too: hence the outer pcall
   local ok, r = pcall(function() return { limit_memory(nil, xpcall(enter, handler)) } end)
@@ -356,7 +363,8 @@ function Box:call(f, ...)
   error(ok and first[2] or e, 0)
 end
 
-local step_limits = { instructions = 2e6, seconds = 0.25, megabytes = 64 }
+-- in_all: the megabytes are for all that policies hold together, also what they keep from step to step
+local step_limits = { instructions = 2e6, seconds = 0.25, megabytes = 64, in_all = true }
 --- f(...) within a step: tighter limits, no lines followed.
 function Box:step(f, ...) return guarded(self, step_limits, count_only, f, ...) end
 

@@ -67,12 +67,25 @@ verdict(o[1] == 4, "last come, first served: request " .. o[1])
 same("function(s) for r in s:running() do s:decode(r) end for r in s:waiting() do s:prefill(r, 1) end end",
   "one token at a time")
 
-io.stderr:write "five messages about failing schedules are expected here\n"
+io.stderr:write "six messages about failing schedules are expected here\n"
 same("function(s) error 'mine' end", "an error", true)
 same("function(s) while true do pcall(function() while true do end end) end end", "an endless loop", true)
 same("function(s) for r in s:waiting() do r.left = 1000 end end", "writing to a record", true)
 same("function(s) for r in s:waiting() do s:prefill(r, 1000) end end", "more tokens than there are", true)
 same("function(s) end", "a schedule that plans nothing", true)
+
+same([[(function()
+    local kept = {}
+    return function(s)
+      for i = 1, 8 do kept[#kept + 1] = ("x"):rep(2 ^ 20 - 1 - #kept) end
+      return pl.policy.decode_first(s)
+    end
+  end)()]], "a schedule that keeps 8 MB more in each step", true)
+same([[function(s)
+    local kept = {}
+    for i = 1, 8 do kept[i] = ("x"):rep(2 ^ 20 - i) end
+    return pl.policy.decode_first(s)
+  end]], "a schedule that makes 8 MB in each step and keeps none")
 
 -- cancelling
 local m = model.load("tests/data/tiny-llama", { batch = 2, context = 128 })
