@@ -51,6 +51,9 @@ PL_INLINE uint32_t pl_f32_bits(float f)
     memcpy(&u, &f, 4);
     return u;
 }
+/* Every double that Lua reads has to pass here if a file may have put a NaN in: LuaJIT keeps its tags in the bits of NaNs
+ * and takes those that its FFI hands over as they are, so that a NaN of a file's choosing is a pointer of its choosing. */
+PL_INLINE double pl_plain_nan(double x) { return x == x ? x : __builtin_nan(""); }
 PL_INLINE float pl_bf16_f32(uint16_t b) { return pl_bits_f32((uint32_t)b << 16); }
 PL_INLINE uint16_t pl_f32_bf16(float f)
 {

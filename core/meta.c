@@ -127,10 +127,11 @@ int pl_meta_float(const pl_meta_entry *e, int64_t i, double *out, pl_err *err)
     int64_t v;
     switch (e->raw) {
     case PL_RAW_F32:
-        *out = pl_bits_f32((uint32_t)bits_at(e, i));
+        *out = pl_plain_nan((double)pl_bits_f32((uint32_t)bits_at(e, i)));
         return PL_OK;
     case PL_RAW_F64:
         memcpy(out, e->data + i * 8, 8);
+        *out = pl_plain_nan(*out);
         return PL_OK;
     case PL_RAW_BOOL:
     case PL_RAW_STRING:

@@ -21,7 +21,7 @@ double pl_logsumexp(const float *logits, int64_t n)
     if (!(top > -INFINITY)) return -INFINITY;
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += exp((double)logits[i] - (double)top);
-    return log(sum) + (double)top;
+    return pl_plain_nan(log(sum) + (double)top);
 }
 
 /* A counter-based random number in (0,1): it depends on the request's seed and position, on nothing that runs beside. */

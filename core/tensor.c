@@ -201,6 +201,7 @@ int pl_tensor_get_f32(const pl_tensor *t, float *dst, int64_t n, pl_err *err)
     PL_TRY(host_values("get", t, n, err));
     for (int64_t r = 0; n && r < pl_rows(t); r++)
         pl_row_to_f32(t->dtype, dst + r * pl_cols(t), at_element(t, pl_row_offset(t, r)), pl_cols(t));
+    for (int64_t i = 0; i < n; i++) dst[i] = (float)pl_plain_nan((double)dst[i]);
     return PL_OK;
 }
 

@@ -37,6 +37,9 @@ function methods:num(hf, gguf, default)
   if type(v) ~= "number" then
     err.raise(("metadata '%s' is a %s, want a number"):format(tostring(key), type(v)), { self.path })
   end
+  if v ~= v or math.abs(v) == math.huge then
+    err.raise(("metadata '%s' is %s, want a finite number"):format(tostring(key), tostring(v)), { self.path })
+  end
   return v
 end
 

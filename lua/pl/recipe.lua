@@ -136,6 +136,11 @@ function M.fit(r, meta, dims)
   local context = rawget(d, "context")
   local bad = context ~= nil and schema.wrong(context, whole(1))
   if bad then err.raise_at({ file = r.file }, "dims.context: " .. bad) end
+  local layers = meta and rawget(meta, "ptr") and rawget(d, "layers")
+  if type(layers) == "number" and layers > meta.count then -- a number that only costs time to follow
+    err.raise_at(type(r.dims) == "function" and r.dims or { file = r.file },
+      ("dims: %g layers, but the checkpoint has %d weights in all"):format(layers, meta.count))
+  end
   -- what the recipe's functions return is looked at in the box too: it can hold functions of the recipe's own
   local tree, list = box:call(function()
     local tree = r.weights(d)
