@@ -21,6 +21,7 @@ int pl_dev_open(pl_dev **out, const pl_dev_opts *o, pl_err *err)
     if (!dev) return pl_fail(err, PL_ENOMEM, "device: no memory");
     pl_stream *s = &dev->stream;
     int rc = PL_OK;
+    dev->refs = 1;
     s->dev = dev;
     s->kind = o->kind;
     if (o->kind == PL_DEV_CPU)
@@ -37,9 +38,15 @@ int pl_dev_open(pl_dev **out, const pl_dev_opts *o, pl_err *err)
     return PL_OK;
 }
 
+pl_dev *pl_dev_keep(pl_dev *dev)
+{
+    if (dev) __atomic_add_fetch(&dev->refs, 1, __ATOMIC_RELAXED);
+    return dev;
+}
+
 void pl_dev_close(pl_dev *dev)
 {
-    if (!dev) return;
+    if (!dev || __atomic_sub_fetch(&dev->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
     dev->stream.backend->close(&dev->stream);
     if (dev->plugin) dlclose(dev->plugin);
     free(dev);

@@ -37,7 +37,10 @@ struct pl_stream {
 struct pl_dev {
     pl_stream stream;
     void *plugin; /* dlopen handle of the CUDA plug-in */
+    int32_t refs; /* its opener, and all that lies in its memory: finalizers give things back in any order */
 };
+
+pl_dev *pl_dev_keep(pl_dev *dev); /* for one more pl_dev_close; NULL stays NULL */
 
 const pl_backend *pl_cpu_backend(void);                            /* kernels/cpu/dev.c */
 int pl_no_kernel(pl_err *err, const char *op, const pl_stream *s); /* PL_EDEV, for an op that a backend lacks */

@@ -38,7 +38,7 @@ int pl_kv_open(pl_kv **out, pl_dev *dev, const pl_kv_opts *o, pl_err *err)
     if (!kv) return pl_fail(err, PL_ENOMEM, "kv: no memory");
     kv->o = *o;
     kv->o.page = page_tokens(o);
-    kv->dev = dev;
+    kv->dev = pl_dev_keep(dev);
     kv->page_bytes = pl_kv_page_bytes(o);
     kv->key_bytes = (int64_t)o->heads * o->key_dim * pl_dtype_bytes(o->dtype);
     kv->value_bytes = (int64_t)o->heads * o->value_dim * pl_dtype_bytes(o->dtype);
@@ -65,6 +65,7 @@ void pl_kv_close(pl_kv *kv)
     free(kv->free_list);
     const pl_stream *s = &kv->dev->stream;
     if (kv->mem) s->backend->free(s->impl, kv->mem, kv->o.n_pages * kv->page_bytes);
+    pl_dev_close(kv->dev);
     free(kv);
 }
 

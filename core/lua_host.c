@@ -127,6 +127,26 @@ static void preload(lua_State *L, capped *memory)
     lua_pop(L, 1);
 }
 
+/* os.exit closes the state by default, so that finalizers give back what is open. */
+static int exit_closing(lua_State *L)
+{
+    lua_settop(L, 1);
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_insert(L, 1);
+    lua_pushboolean(L, 1);
+    lua_call(L, 2, 0);
+    return 0;
+}
+
+static void close_at_exit(lua_State *L)
+{
+    lua_getglobal(L, "os");
+    lua_getfield(L, -1, "exit");
+    lua_pushcclosure(L, exit_closing, 1);
+    lua_setfield(L, -2, "exit");
+    lua_pop(L, 1);
+}
+
 static int traceback(lua_State *L)
 {
     if (!lua_isstring(L, 1)) { /* perilune's own error objects print themselves */
@@ -160,6 +180,7 @@ int pl_lua_main(const char *name, int argc, char **argv)
         return 1;
     }
     luaL_openlibs(L);
+    close_at_exit(L);
     preload(L, &memory);
     lua_newtable(L);
     for (int i = 0; i < argc; i++) {

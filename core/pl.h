@@ -108,7 +108,7 @@ typedef struct pl_dev_opts {
     const char *plugin; /* CUDA: file of the plug-in, NULL = libperilune_cuda.so beside the program */
 } pl_dev_opts;
 int pl_dev_open(pl_dev **out, const pl_dev_opts *o, pl_err *err);
-void pl_dev_close(pl_dev *dev);
+void pl_dev_close(pl_dev *dev); /* tensors, caches and programs on it hold on to it until they have gone */
 pl_stream *pl_dev_stream(pl_dev *dev);
 int pl_dev_sync(pl_dev *dev, pl_err *err);
 int pl_dev_describe(pl_dev *dev, char *text, int32_t cap); /* one line: device, path, threads */

@@ -42,7 +42,7 @@ int pl_prog_new(pl_prog **out, pl_dev *dev, pl_err *err)
 {
     pl_prog *p = calloc(1, sizeof *p);
     if (!p) return pl_fail(err, PL_ENOMEM, "program: no memory");
-    p->dev = dev;
+    p->dev = pl_dev_keep(dev);
     const int64_t inputs[] = {PL_DIM_T, PL_DIM_T, PL_DIM_R};
     for (int i = 0; i < 3; i++) {
         const int rc = pl_prog_value(p, PL_I32, 1, &inputs[i], err);
@@ -62,6 +62,7 @@ void pl_prog_free(pl_prog *p)
         if (p->value[i].is_const) pl_tensor_release(&p->value[i].t);
     const pl_stream *s = p->dev ? &p->dev->stream : NULL;
     if (p->block) s->backend->free(s->impl, p->block, p->bytes);
+    pl_dev_close(p->dev);
     free(p->value);
     free(p->call);
     free(p->host);

@@ -69,6 +69,7 @@ static int make(pl_tensor *out, int32_t dtype, int32_t layout, int32_t ndim, con
     if (!st) return pl_fail(err, PL_ENOMEM, "tensor: no memory for its header");
     *st = like;
     st->refs = 1;
+    st->dev = pl_dev_keep(like.dev);
     st->data = data;
     *out = (pl_tensor){.dtype = dtype, .layout = layout, .ndim = ndim, .data = data, .storage = st};
     if (like.dev) out->dev = like.dev->stream.kind;
@@ -125,6 +126,7 @@ void pl_tensor_release(pl_tensor *t)
         st->dev->stream.backend->free(st->dev->stream.impl, st->data, st->bytes);
     else if (st->release)
         st->release(st->owner, st);
+    pl_dev_close(st->dev);
     free(st);
 }
 

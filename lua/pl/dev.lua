@@ -16,7 +16,7 @@ function M.open(o)
   local opts, out = abi.new "pl_dev_opts", abi.new "pl_dev *[1]"
   opts.kind, opts.n_threads, opts.path = C.PL_DEV_CPU, o.threads or 0, path
   abi.check(C.pl_dev_open(out, opts, abi.err))
-  return setmetatable({ ptr = out[0], stream = C.pl_dev_stream(out[0]) }, Dev)
+  return setmetatable({ ptr = abi.gc(out[0], C.pl_dev_close), stream = C.pl_dev_stream(out[0]) }, Dev)
 end
 
 --- One line: device, path, threads.
@@ -33,13 +33,24 @@ function Dev:counts()
   for name, i in pairs(abi.path) do t[name] = tonumber(C.pl_dev_path_count(self.ptr, i)) end
   return t
 end
-function Dev:close()
-  if self.ptr then C.pl_dev_close(self.ptr) end
-  self.ptr, self.stream = nil, nil
-end
 Dev.__tostring = Dev.describe
 
 local current, options
+
+-- What a device is after close(): another close() does nothing, anything else is an error.
+local Closed = { __tostring = function() return "a closed device" end }
+function Closed.__index(_, k)
+  if k ~= "close" then err.raise "this device is closed" end
+  return function() end
+end
+
+--- Give up the device; what is on it stays valid, and new tensors get a device of their own.
+function Dev:close()
+  if current == self then current = nil end
+  C.pl_dev_close(abi.gc(self.ptr, nil))
+  self.ptr, self.stream = nil, nil
+  setmetatable(self, Closed)
+end
 
 --- Options of the device that `get` opens; a device that is open already stays for the tensors it has.
 function M.set(o)

@@ -128,7 +128,7 @@ function M.open(o)
     o.cache.key_dim, o.cache.value_dim
   kv_opts.page, kv_opts.dtype, kv_opts.n_pages = page, abi.dtype[o.kv], math.ceil(o.context / page) * o.batch
   check(C.pl_kv_open(kv, o.dev.ptr, kv_opts, e))
-  local self = setmetatable({ kv = abi.gc(kv[0], C.pl_kv_close), page = page, requests = {},
+  local self = setmetatable({ kv = kv[0], page = page, requests = {},
     policy_counter = { failures = 0 } }, Engine)
   self.kv_bytes = tonumber(C.pl_kv_page_bytes(kv_opts)) * tonumber(kv_opts.n_pages)
   local opts = abi.new "pl_engine_opts"
@@ -138,7 +138,11 @@ function M.open(o)
     self:close()
     error(what, 0)
   end
-  self.ptr = ptr[0] -- no finalizer of its own: it must go before the cache, which close() sees to
+  local cache = self.kv
+  self.ptr = abi.gc(ptr[0], function(p) -- one finalizer for both: it must go before the cache
+    C.pl_engine_close(p)
+    C.pl_kv_close(cache)
+  end)
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
   self.state = setmetatable({ _ptr = self.ptr, _kv = self.kv, _page = page, tokens = { left = 0 } }, state_mt)
   self.shown = shown_to_policy(self.state)
@@ -271,8 +275,8 @@ function Engine:cancel(r)
 end
 
 function Engine:close()
-  if self.ptr then C.pl_engine_close(self.ptr) end
-  if self.kv then C.pl_kv_close(abi.gc(self.kv, nil)) end
+  if self.ptr then C.pl_engine_close(abi.gc(self.ptr, nil)) end
+  C.pl_kv_close(self.kv)
   self.ptr, self.kv = nil, nil
 end
 

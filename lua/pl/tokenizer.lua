@@ -24,7 +24,8 @@ function M.open(path, checkpoint)
   return wrap(out)
 end
 
-local ids_of, text_of = abi.new "pl_ids", abi.new "pl_text" -- grown once, used by every call
+-- grown once, used by every call
+local ids_of, text_of = abi.gc(abi.new "pl_ids", C.pl_ids_free), abi.gc(abi.new "pl_text", C.pl_text_free)
 
 --- Ids of a text. o.specials: names of special tokens in it become those tokens; o.bos: with what the model
 --- expects in front.
