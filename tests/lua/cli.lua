@@ -77,6 +77,9 @@ fails("run /no/such/model --ids 1", "/no/such/model", 1)
 fails("run recipes/llama.lua --ids 1", "it needs weights", 1)
 fails("run " .. model .. " --ids 1 --file /no/such/file", "one of", 2)
 fails("score " .. model .. " --file /no/such/file", "/no/such/file", 1)
+for _, verb in ipairs { "run", "score" } do
+  fails(verb .. " " .. model .. " --ids " .. ("1,"):rep(1024) .. "1", "the model's context 1024", 1)
+end
 fails("check /no/such/recipe.lua", "no recipe", 1)
 fails("check llma", "did you mean 'llama'?", 1)
 

@@ -25,12 +25,7 @@ local function rate(n, s) return s > 0 and n / s or 0 end
 function M.run(o)
   local prompt = common.prompt_of(o)
   local m = require("pl.model").open(o.model, common.load_options(o, { batch = 1 }))
-  local ids = m:ids(prompt)
-  if #ids == 0 then require("pl.cli").usage "the prompt is empty" end
-  local most = m.fitted.max_context or math.huge
-  if #ids > most then
-    error(require("pl.err").new(("the prompt has %d tokens, the model's context %d"):format(#ids, most)), 0)
-  end
+  local ids, most = common.ids_of(m, prompt)
   m:start(math.min(#ids + o.max_tokens, most))
   local show
   if not o.json then

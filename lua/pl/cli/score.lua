@@ -12,8 +12,7 @@ end
 function M.run(o)
   local prompt = common.prompt_of(o)
   local m = require("pl.model").open(o.model, common.load_options(o, { batch = 64, tokens = 64 }))
-  local ids = m:ids(prompt)
-  if #ids == 0 then require("pl.cli").usage "the prompt is empty" end
+  local ids = common.ids_of(m, prompt)
   m:start(#ids)
   local r = m:score(ids, o.top)
   if o.json then
