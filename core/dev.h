@@ -18,6 +18,7 @@ typedef struct pl_backend {
     void (*free)(void *impl, void *p, int64_t bytes);
     int (*copy_in)(void *impl, void *dst, const void *src, int64_t bytes, pl_err *err);  /* host to device */
     int (*copy_out)(void *impl, void *dst, const void *src, int64_t bytes, pl_err *err); /* device to host */
+    int (*copy)(void *impl, void *dst, const void *src, int64_t bytes, pl_err *err);     /* within the device */
     int (*sync)(void *impl, pl_err *err);
     int (*pack)(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t *row_map, pl_err *err);
     int64_t (*packed_bytes)(int32_t dtype, int64_t n, int64_t k);

@@ -209,7 +209,7 @@ int pl_engine_plan(pl_engine *e, int64_t id, int32_t n, pl_err *err)
         return pl_fail(err, PL_EFULL, "plan: %d tokens, the step has room for %d", n, pl_engine_step_left(e));
     for (int32_t k = 0; k < e->n_plan; k++)
         if (e->who[k] == i) return pl_fail(err, PL_EARG, "plan: request %lld twice in one step", (long long)id);
-    if (r->seq < 0) PL_TRY(pl_kv_seq_new(e->kv, &r->seq, err));
+    if (r->seq < 0) PL_TRY(pl_kv_seq_new(e->kv, r->id, &r->seq, err));
     r->state = PL_RUNNING;
     e->span[e->n_plan] = (pl_span){r->seq, n};
     e->who[e->n_plan++] = i;

@@ -170,26 +170,58 @@ int pl_ckpt_text(pl_ckpt *c, const char *name, const char **text, int64_t *bytes
 
 /* kv: a paged cache of attention rows; sequences own pages through block tables. Keys and values of a token
  * are heads x dim each. A step announces its spans, ops append and attend, then the step is committed. */
+enum { PL_CHECK_OFF, PL_CHECK_PAGES, PL_CHECK_DIGESTS }; /* tags before every step; digests of full pages too */
+enum { PL_SCALE_NONE, PL_SCALE_TENSOR, PL_SCALE_HEAD, PL_SCALE_TOKEN }; /* of an FP8 cache: value = code * scale */
 typedef struct pl_kv_opts {
     int32_t layers, heads, key_dim, value_dim;
     int32_t page;  /* tokens per page, a multiple of 16; 0 = 64 */
-    int32_t dtype; /* PL_BF16 or PL_F32 */
+    int32_t dtype; /* PL_BF16, PL_F8 or PL_F32 */
+    int32_t scale; /* PL_F8: one for the layer's keys and one for its values, one per head, or one per token and head
+                      (kept in the page, found when the token is appended); other formats: PL_SCALE_NONE */
+    int32_t check; /* PL_CHECK_* */
     int64_t n_pages;
+    bool dry; /* pages are counted and handed out, but there is no memory behind them: for simulations */
 } pl_kv_opts;
 /* The next n tokens of one sequence; spans lie in batch order. */
 typedef struct pl_span {
     int32_t seq, n;
 } pl_span;
+enum { PL_PAGE_HISTORY = 4 };
+typedef struct pl_page_owner {
+    int64_t owner;
+    uint64_t tag;
+} pl_page_owner;
+typedef struct pl_mismatch { /* a page that was not its sequence's own any more when a step wanted to read it */
+    int64_t owner;           /* as given to pl_kv_seq_new */
+    int32_t seq, index;      /* index: in the block table */
+    int32_t page, state;     /* state: 0 free, 1 owned, 2 quarantined */
+    uint64_t expected, found;
+    pl_page_owner past[PL_PAGE_HISTORY]; /* who was given the page, newest first; owner 0: nobody */
+} pl_mismatch;
+typedef struct pl_kv_pages { /* they add up to the pool */
+    int64_t free, owned, quarantined;
+    int64_t in_flight; /* of these, pages that a copy reads or writes */
+} pl_kv_pages;
 int pl_kv_open(pl_kv **out, pl_dev *dev, const pl_kv_opts *o, pl_err *err);
 void pl_kv_close(pl_kv *kv);
 int64_t pl_kv_page_bytes(const pl_kv_opts *o);
+/* PL_SCALE_TENSOR, PL_SCALE_HEAD: scales [heads] of one layer, all equal for _TENSOR. There is no default: a cache
+ * without its scales refuses its first step. */
+int pl_kv_set_scales(pl_kv *kv, int32_t layer, const float *key, const float *value, pl_err *err);
 int64_t pl_kv_free_pages(const pl_kv *kv);
-int pl_kv_seq_new(pl_kv *kv, int32_t *seq, pl_err *err);
+void pl_kv_count(const pl_kv *kv, pl_kv_pages *out);
+int32_t pl_kv_readmit(pl_kv *kv); /* pages in quarantine because they were found damaged are used again; how many */
+int pl_kv_seq_new(pl_kv *kv, int64_t owner, int32_t *seq, pl_err *err); /* owner: shown in records of a mismatch */
+int pl_kv_seq_fork(pl_kv *kv, int32_t from, int64_t owner, int32_t *seq, pl_err *err); /* shares pages until written */
 void pl_kv_seq_free(pl_kv *kv, int32_t seq);
 int64_t pl_kv_seq_len(const pl_kv *kv, int32_t seq);
-int pl_kv_begin(pl_kv *kv, const pl_span *span, int32_t n, pl_err *err); /* takes pages; PL_EPAGES: nothing taken */
-void pl_kv_commit(pl_kv *kv); /* the spans' tokens are part of their sequences now */
-void pl_kv_abort(pl_kv *kv);  /* forget the step and give back the pages it took */
+/* Takes pages, and compares the tags of all that the step reads. PL_EPAGES: nothing taken. */
+int pl_kv_begin(pl_kv *kv, const pl_span *span, int32_t n, pl_err *err);
+/* The spans' tokens are part of their sequences now; returns how many spans are not, because a page of theirs was given
+ * to someone else. Nothing of such a span was read or written. */
+int pl_kv_commit(pl_kv *kv, pl_err *err);
+void pl_kv_abort(pl_kv *kv); /* forget the step and give back the pages it took */
+int32_t pl_kv_mismatches(const pl_kv *kv, const pl_mismatch **out); /* of the last step that was committed */
 
 /* coll: ranks that work together. One handle a rank; every rank calls the same collectives in the same order. */
 int pl_coll_loopback(pl_coll **out, int32_t n_ranks, pl_err *err); /* out[n_ranks]: ranks on threads of this process */
@@ -223,7 +255,8 @@ typedef struct pl_batch {
     const pl_span *span; /* [n_spans] */
     int32_t n_tokens, n_rows, n_spans;
 } pl_batch;
-/* Runs the program over the batch and commits the step in kv; *result [n_rows, ...] is valid until the next run. */
+/* Runs the program over the batch and commits the step in kv; *result [n_rows, ...] is valid until the next run. Returns
+ * how many spans were refused (pl_kv_commit); their rows of the result mean nothing. */
 int pl_prog_run(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_err *err);
 
 /* sample */

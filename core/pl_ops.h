@@ -44,6 +44,12 @@ int pl_geglu(pl_stream *s, pl_tensor *y, const pl_tensor *gate, const pl_tensor 
  *   k[T,G,D] v[T,G,V] */
 int pl_kv_append(pl_stream *s, pl_kv *kv, int layer, const pl_tensor *k, const pl_tensor *v, pl_err *err);
 
+/* Compare the tags that the step's sequences expect with those of the pages in their block tables: bad[i] becomes 1 if a
+ * page of span i was given to someone else, and stays as it is otherwise. A span that is bad is passed over by the ops
+ * that read or write the cache.
+ *   bad[S] = */
+int pl_kv_verify(pl_stream *s, pl_tensor *bad, pl_kv *kv, pl_err *err);
+
 /* Causal attention of the step's queries over their own sequences, grouped-query: H query heads share G key heads.
  * A key is visible if it is not later, and less than `window` positions earlier (window 0: all).
  *   y[T,H,V] = q[T,H,D] */

@@ -336,8 +336,9 @@ int pl_prog_run(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_
         pl_kv_abort(kv);
         return rc;
     }
-    pl_kv_commit(kv);
+    const int refused = pl_kv_commit(kv, err);
+    if (refused < 0) return refused;
     *result = p->value[p->result].t;
     result->storage = NULL; /* borrowed: the block is the program's */
-    return PL_OK;
+    return refused;
 }

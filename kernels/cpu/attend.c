@@ -88,10 +88,11 @@ static void plan(call *c)
     for (int32_t i = 0; i < kv->n_spans; i++) {
         const pl_kv_span *span = &kv->span[i];
         const int64_t n = queries_of(c, span), heads = heads_of(c, span);
-        const int64_t blocks = (span->n + n - 1) / n * ((kv->o.heads + heads - 1) / heads);
+        const int64_t blocks = kv->bad[i] ? 0 : (span->n + n - 1) / n * ((kv->o.heads + heads - 1) / heads);
+        c->first[i + 1] = c->first[i] + blocks;
+        if (!blocks) continue;
         const pl_attend_block whole = {.pos = span->pos, .n = span->n};
         const int64_t chunks = end_chunk(&whole) - first_chunk(c, &whole);
-        c->first[i + 1] = c->first[i] + blocks;
         c->n_tasks += blocks * chunks;
         c->most_rows = pl_max(c->most_rows, n * heads * c->job.group);
         c->most_chunks = pl_max(c->most_chunks, chunks);
@@ -143,6 +144,16 @@ static void merge_wave(void *arg, int64_t from, int64_t to, int thread)
     }
 }
 
+/* Nothing is read for a span whose pages are not its own: its rows become 0. */
+static void clear_bad(const pl_kv *kv, const pl_tensor *y)
+{
+    for (int32_t i = 0; i < kv->n_spans; i++)
+        for (int64_t t = 0; kv->bad[i] && t < kv->span[i].n; t++)
+            for (int64_t h = 0; h < y->dim[1]; h++)
+                memset((float *)y->data + (kv->span[i].first + t) * y->stride[0] + h * y->stride[1], 0,
+                       sizeof(float) * (size_t)y->dim[2]);
+}
+
 static int check(const pl_tensor *y, const pl_tensor *q, const pl_kv *kv, int layer, int window, pl_err *err)
 {
     PL_TRY(pl_want("attend", "q", q, PL_F32, err));
@@ -172,8 +183,13 @@ int pl_cpu_attend(pl_stream *s, pl_tensor *y, const pl_tensor *q, pl_kv *kv, int
     call c = {.job = {kv, q, y, layer, group, window, scale}, .ops = ops_of(s), .wave = 1};
     c.queries = pl_max(1, BLOCK_ROWS / group);
     int rc = PL_ENOMEM;
+    clear_bad(kv, y);
     if (!(c.first = pl_scratch(s, (kv->n_spans + 1) * (int64_t)sizeof *c.first, err))) goto done;
     plan(&c);
+    if (c.n_blocks == 0) {
+        rc = PL_OK;
+        goto done;
+    }
     if (c.n_tasks < 2 * s->n_threads) {
         c.one_head = true;
         plan(&c);

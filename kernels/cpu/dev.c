@@ -74,6 +74,7 @@ const pl_backend *pl_cpu_backend(void)
         .free = cpu_free,
         .copy_in = cpu_copy,
         .copy_out = cpu_copy,
+        .copy = cpu_copy,
         .sync = cpu_sync,
         .pack = pl_cpu_pack,
         .packed_bytes = pl_cpu_packed_bytes,

@@ -28,6 +28,7 @@ static void part(void *arg, int64_t from, int64_t to, int thread)
     (void)thread;
     for (int64_t t = from; t < to; t++) {
         while (t >= span->first + span->n) span++;
+        if (c->kv->bad[span - c->kv->span]) continue; /* the page is someone else's */
         const pl_kv_seq *seq = &c->kv->seq[span->seq];
         const int64_t pos = span->pos + t - span->first;
         put(c, pl_kv_key(c->kv, seq, c->layer, pos), c->k, t);

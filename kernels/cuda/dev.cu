@@ -100,6 +100,10 @@ static int copy_out(void *impl, void *dst, const void *src, int64_t bytes, pl_er
 {
     return copy(impl, dst, src, bytes, cudaMemcpyDeviceToHost, "copy from the device", err);
 }
+static int copy_within(void *impl, void *dst, const void *src, int64_t bytes, pl_err *err)
+{
+    return copy(impl, dst, src, bytes, cudaMemcpyDeviceToDevice, "copy within the device", err);
+}
 
 static int sync(void *impl, pl_err *err)
 {
@@ -158,7 +162,7 @@ static pl_cuda_ops make_ops()
 static const pl_cuda_ops ops = make_ops();
 
 static const pl_backend backend = {PL_DEV_CUDA, open_device, close_device, describe, alloc_bytes,  free_bytes,
-                                   copy_in,     copy_out,    sync,         pack,     packed_bytes, &ops};
+                                   copy_in,     copy_out,    copy_within,  sync,     pack,         packed_bytes, &ops};
 
 extern "C" __attribute__((visibility("default"))) int pl_backend_open(int32_t abi, const pl_backend **out, char *msg,
                                                                       int32_t cap)

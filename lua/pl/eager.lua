@@ -33,7 +33,7 @@ function M.kv(o)
   local kv = setmetatable({ is_kv = true, ptr = abi.gc(out[0], C.pl_kv_close), layers = o.layers,
     heads = o.heads, key_dim = o.key_dim,
     value_dim = o.value_dim }, Kv)
-  abi.check(C.pl_kv_seq_new(kv.ptr, seq, abi.err))
+  abi.check(C.pl_kv_seq_new(kv.ptr, 0, seq, abi.err))
   kv.seq = seq[0]
   return kv
 end
@@ -55,8 +55,9 @@ function Kv:append(k, v) return require("pl.op").kv_append(self, k, v) end
 --- The step's tokens are part of the sequence now; abort forgets them.
 function Kv:commit()
   if not self.begun then err.raise "kv: commit without begin" end
-  C.pl_kv_commit(self:opened())
   self.begun = false
+  local refused = abi.check(C.pl_kv_commit(self:opened(), abi.err))
+  if refused > 0 then err.raise("kv: a page of this cache was given to someone else", nil, "ETAG") end
 end
 function Kv:abort()
   C.pl_kv_abort(self:opened())

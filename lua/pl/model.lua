@@ -178,7 +178,7 @@ local function run_rows(self, ids, chunk, rows, see)
   end
   local kv, seq, span, b = self.engine.kv, abi.new "int32_t[1]", abi.new "pl_span[1]", abi.new "pl_batch"
   local result = abi.new "pl_tensor[1]" -- borrowed: no finalizer
-  check(C.pl_kv_seq_new(kv, seq, e))
+  check(C.pl_kv_seq_new(kv, 0, seq, e))
   local ok, what = pcall(function()
     local all = abi.array("int32_t", ids)
     local V, logits, room = self.trace.vocab, nil, 0 -- a copy: the NaNs of the result are as the file made them

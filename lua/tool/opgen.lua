@@ -40,7 +40,7 @@ local function parse_signature(op, sig)
     return list
   end
   local outs, ins = side(left), side(right)
-  if #ins == 0 then die("pl_%s: signature '%s' has no inputs", op, sig) end
+  if #ins + #outs == 0 then die("pl_%s: signature '%s' has no tensors", op, sig) end
   return outs, ins
 end
 

@@ -65,13 +65,19 @@ static float *run(const shape *h, int32_t path, int32_t threads, const int32_t *
     pl_kv *kv = NULL;
     const pl_dev_opts o = {.kind = PL_DEV_CPU, .path = path, .n_threads = threads};
     ck_assert_msg(pl_dev_open(&d, &o, &e) == PL_OK, "%s", e.msg);
-    const pl_kv_opts ko = {LAYERS, h->groups, h->key_dim, h->value_dim, h->page, h->dtype, 3 * 2200 / h->page};
+    const pl_kv_opts ko = {.layers = LAYERS,
+                           .heads = h->groups,
+                           .key_dim = h->key_dim,
+                           .value_dim = h->value_dim,
+                           .page = h->page,
+                           .dtype = h->dtype,
+                           .n_pages = 3 * 2200 / h->page};
     ck_assert_msg(pl_kv_open(&kv, d, &ko, &e) == PL_OK, "%s", e.msg);
     memset(kv->mem, 0xff, (size_t)(ko.n_pages * kv->page_bytes));
     int32_t longest = 0, done[N_SEQS] = {0};
     for (int i = 0; i < N_SEQS; i++) {
         int32_t seq;
-        ck_assert(pl_kv_seq_new(kv, &seq, &e) == PL_OK && seq == i);
+        ck_assert(pl_kv_seq_new(kv, 1, &seq, &e) == PL_OK && seq == i);
         if (h->len[i] > longest) longest = h->len[i];
     }
     const int64_t row = (int64_t)h->heads * h->value_dim;
@@ -98,7 +104,7 @@ static float *run(const shape *h, int32_t path, int32_t threads, const int32_t *
         for (int i = 0; i < n; from += span[i].n * row, done[span[i].seq] += span[i].n, i++)
             memcpy(out + ((int64_t)span[i].seq * longest + done[span[i].seq]) * row, from,
                    sizeof *out * (size_t)(span[i].n * row));
-        pl_kv_commit(kv);
+        pl_kv_commit(kv, NULL);
         pl_tensor_release(&q);
         pl_tensor_release(&k);
         pl_tensor_release(&v);
@@ -219,10 +225,11 @@ START_TEST(nan_stays)
     pl_kv *kv = NULL;
     const pl_dev_opts o = {.kind = PL_DEV_CPU, .n_threads = 2};
     ck_assert(pl_dev_open(&d, &o, &e) == PL_OK);
-    const pl_kv_opts ko = {1, 1, 64, 64, 16, PL_BF16, 8};
+    const pl_kv_opts ko = {
+        .layers = 1, .heads = 1, .key_dim = 64, .value_dim = 64, .page = 16, .dtype = PL_BF16, .n_pages = 8};
     ck_assert(pl_kv_open(&kv, d, &ko, &e) == PL_OK);
     const pl_span span[2] = {{0, 20}, {1, 20}};
-    for (int32_t i = 0, seq; i < 2; i++) ck_assert(pl_kv_seq_new(kv, &seq, &e) == PL_OK);
+    for (int32_t i = 0, seq; i < 2; i++) ck_assert(pl_kv_seq_new(kv, 1, &seq, &e) == PL_OK);
     ck_assert(pl_kv_begin(kv, span, 2, &e) == PL_OK);
     pl_tensor q, k, v, y;
     fill(&q, d, 0, kv, 3, 64);

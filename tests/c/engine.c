@@ -300,7 +300,7 @@ START_TEST(programs_are_checked)
     const pl_batch too_many = {.ids = (int32_t[65]){0}, .n_tokens = 65};
     ck_assert_int_eq(pl_prog_run(m.prog, m.kv, &too_many, &result, &err), PL_EARG);
     int32_t seq;
-    ck_assert_int_eq(pl_kv_seq_new(m.kv, &seq, &err), PL_OK);
+    ck_assert_int_eq(pl_kv_seq_new(m.kv, 0, &seq, &err), PL_OK);
     const pl_span s = {seq, 2};
     const pl_batch bad_id = {
         .ids = (int32_t[]){1, V + 7}, .rows = (int32_t[]){1}, .span = &s, .n_tokens = 2, .n_rows = 1, .n_spans = 1};

@@ -41,8 +41,8 @@ END_TEST
 START_TEST(pages_are_taken_and_given_back)
 {
     int32_t a, b;
-    ck_assert_int_eq(pl_kv_seq_new(kv, &a, &err), PL_OK);
-    ck_assert_int_eq(pl_kv_seq_new(kv, &b, &err), PL_OK);
+    ck_assert_int_eq(pl_kv_seq_new(kv, 1, &a, &err), PL_OK);
+    ck_assert_int_eq(pl_kv_seq_new(kv, 1, &b, &err), PL_OK);
     const pl_span s[] = {{a, 17}, {b, 1}};
     ck_assert_int_eq(pl_kv_begin(kv, s, 2, &err), PL_OK);
     ck_assert_int_eq(pl_kv_free_pages(kv), 7);
@@ -55,7 +55,7 @@ START_TEST(pages_are_taken_and_given_back)
     for (int t = 0; t < 17; t++) seen[n++] = pl_kv_value(kv, &kv->seq[a], 1, t);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++) ck_assert(llabs(seen[i] - seen[k]) >= 3 * 5 * 4);
-    pl_kv_commit(kv);
+    pl_kv_commit(kv, NULL);
     ck_assert_int_eq(pl_kv_seq_len(kv, a), 17);
     ck_assert_int_eq(pl_kv_begin(kv, &(pl_span){a, 16}, 1, &err), PL_OK);
     ck_assert_int_eq(pl_kv_free_pages(kv), 6);
@@ -73,8 +73,8 @@ END_TEST
 START_TEST(refusals_take_nothing)
 {
     int32_t a, b;
-    ck_assert_int_eq(pl_kv_seq_new(kv, &a, &err), PL_OK);
-    ck_assert_int_eq(pl_kv_seq_new(kv, &b, &err), PL_OK);
+    ck_assert_int_eq(pl_kv_seq_new(kv, 1, &a, &err), PL_OK);
+    ck_assert_int_eq(pl_kv_seq_new(kv, 1, &b, &err), PL_OK);
     ck_assert_int_eq(pl_kv_begin(kv, (pl_span[]){{a, 100}, {b, 100}}, 2, &err), PL_EPAGES);
     ck_assert_str_eq(err.msg, "kv: 14 pages wanted, 10 free");
     ck_assert_int_eq(pl_kv_begin(kv, (pl_span[]){{a, 1}, {a, 1}}, 2, &err), PL_EARG);
@@ -83,7 +83,7 @@ START_TEST(refusals_take_nothing)
     ck_assert_int_eq(pl_kv_begin(kv, &(pl_span){-1, 1}, 1, &err), PL_EARG);
     ck_assert_int_eq(pl_kv_free_pages(kv), 10);
     ck_assert_int_eq(pl_kv_begin(kv, &(pl_span){a, 160}, 1, &err), PL_OK); /* all pages to one */
-    pl_kv_commit(kv);
+    pl_kv_commit(kv, NULL);
     ck_assert_int_eq(pl_kv_begin(kv, &(pl_span){b, 1}, 1, &err), PL_EPAGES);
 }
 END_TEST
@@ -94,18 +94,18 @@ START_TEST(random_steps)
     int64_t len[6] = {0};
     int32_t seq[6];
     srand(7);
-    for (int i = 0; i < 6; i++) ck_assert_int_eq(pl_kv_seq_new(kv, &seq[i], &err), PL_OK);
+    for (int i = 0; i < 6; i++) ck_assert_int_eq(pl_kv_seq_new(kv, 1, &seq[i], &err), PL_OK);
     for (int step = 0; step < 20000; step++) {
         const int i = rand() % 6, k = (i + 1 + rand() % 5) % 6;
         if (rand() % 8 == 0) {
             pl_kv_seq_free(kv, seq[i]);
             len[i] = 0;
-            ck_assert_int_eq(pl_kv_seq_new(kv, &seq[i], &err), PL_OK);
+            ck_assert_int_eq(pl_kv_seq_new(kv, 1, &seq[i], &err), PL_OK);
         }
         const pl_span s[] = {{seq[i], 1 + rand() % 20}, {seq[k], 1 + rand() % 20}};
         const int rc = pl_kv_begin(kv, s, 2, &err);
         if (rc == PL_OK && rand() % 4) {
-            pl_kv_commit(kv);
+            pl_kv_commit(kv, NULL);
             len[i] += s[0].n;
             len[k] += s[1].n;
         } else if (rc == PL_OK) {
@@ -124,7 +124,7 @@ START_TEST(random_steps)
         if (pl_kv_free_pages(kv) < 2) { /* make room again */
             pl_kv_seq_free(kv, seq[0]);
             len[0] = 0;
-            ck_assert_int_eq(pl_kv_seq_new(kv, &seq[0], &err), PL_OK);
+            ck_assert_int_eq(pl_kv_seq_new(kv, 1, &seq[0], &err), PL_OK);
         }
     }
 }

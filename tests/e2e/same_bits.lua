@@ -32,7 +32,7 @@ local function logits(m, lists)
   local spans, batch, result = abi.new("pl_span[?]", #lists), abi.new "pl_batch", abi.new "pl_tensor[1]"
   local rows, all, seq = abi.new("int32_t[?]", #lists), {}, abi.new "int32_t[1]"
   for i, ids in ipairs(lists) do
-    check(C.pl_kv_seq_new(m.engine.kv, seq, abi.err))
+    check(C.pl_kv_seq_new(m.engine.kv, 0, seq, abi.err))
     spans[i - 1].seq, spans[i - 1].n = seq[0], #ids
     for _, id in ipairs(ids) do all[#all + 1] = id end
     rows[i - 1] = #all - 1

@@ -16,7 +16,7 @@ return function(T)
     kv = kv[0]
     local span, total = ffi.new("pl_span[?]", #c.len), 0
     for i, n in ipairs(c.len) do
-      T.try(C.pl_kv_seq_new(kv, ffi.new "int32_t[1]", err))
+      T.try(C.pl_kv_seq_new(kv, 1, ffi.new "int32_t[1]", err))
       span[i - 1] = { i - 1, n }
       total = total + n
     end
@@ -98,7 +98,7 @@ return function(T)
     T.try(C.pl_kv_open(kv, dev, ffi.new("pl_kv_opts", { layers = 2, heads = 2, key_dim = 4, value_dim = 6,
       page = 16,
       dtype = C.PL_BF16, n_pages = 2 }), err))
-    T.try(C.pl_kv_seq_new(kv[0], ffi.new "int32_t[1]", err))
+    T.try(C.pl_kv_seq_new(kv[0], 1, ffi.new "int32_t[1]", err))
     T.try(C.pl_kv_begin(kv[0], ffi.new("pl_span[1]", { { 0, 3 } }), 1, err))
     local function attend(layer, window, q, y, q_type)
       return C.pl_attend(s, T.tensor(dev, y).t, T.tensor(dev, q, q_type).t, kv[0], layer, 1, window, err)

@@ -25,7 +25,7 @@ return function(T)
     local kv = open(dev, { layers = 3, heads = heads, key_dim = key_dim, value_dim = value_dim, page = 16,
       dtype = dtype, n_pages = 9 })
     local seq = ffi.new "int32_t[1]"
-    for _ = 1, 2 do T.try(C.pl_kv_seq_new(kv, seq, err)) end
+    for _ = 1, 2 do T.try(C.pl_kv_seq_new(kv, 1, seq, err)) end
     local t = 37
     begin(kv, 1, 20, 0, 17)
     T.seed(5)
@@ -36,7 +36,7 @@ return function(T)
     local y = T.tensor(dev, { t, heads, value_dim })
     for layer = 0, 2 do T.try(C.pl_kv_append(s, kv, layer, k.t, tv.t, err)) end
     T.try(C.pl_attend(s, y.t, q.t, kv, 2, 1, 1, err))
-    C.pl_kv_commit(kv)
+    C.pl_kv_commit(kv, nil)
     local out, want = T.get(y), ffi.new("float[?]", y.n)
     for i, x in ipairs(v) do want[i - 1] = dtype == C.PL_BF16 and T.bf16(x) or x end
     T.same(want, out, y.n, "kv_append: values, %d heads of %d + %d, %s", heads, key_dim, value_dim,
@@ -50,7 +50,7 @@ return function(T)
     local s = C.pl_dev_stream(dev)
     local kv = open(dev, { layers = 1, heads = 1, key_dim = dim, value_dim = 1, page = 16, dtype = dtype,
       n_pages = 2 })
-    T.try(C.pl_kv_seq_new(kv, ffi.new "int32_t[1]", err))
+    T.try(C.pl_kv_seq_new(kv, 1, ffi.new "int32_t[1]", err))
     begin(kv, 0, 2)
     local key, key_rows = {}, {}
     for d = 1, dim do
@@ -76,7 +76,7 @@ return function(T)
     local s = C.pl_dev_stream(dev)
     local kv = open(dev, { layers = 2, heads = 2, key_dim = 4, value_dim = 6, page = 16, dtype = C.PL_BF16,
       n_pages = 2 })
-    T.try(C.pl_kv_seq_new(kv, ffi.new "int32_t[1]", err))
+    T.try(C.pl_kv_seq_new(kv, 1, ffi.new "int32_t[1]", err))
     begin(kv, 0, 3)
     local function append(layer, k, v, k_type)
       return C.pl_kv_append(s, kv, layer, T.tensor(dev, k, k_type).t, T.tensor(dev, v).t, err)
