@@ -98,6 +98,12 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_request_opts);
     SIZE(pl_event);
     SIZE(pl_metrics);
+    SIZE(pl_page_owner);
+    SIZE(pl_mismatch);
+    SIZE(pl_kv_pages);
+    SIZE(pl_cost);
+    SIZE(pl_queue);
+    SIZE(pl_hist);
     SIZE(pl_ids);
     SIZE(pl_text);
     SIZE(pl_tok_stream);

@@ -1,220 +1,120 @@
-/* engine.c: requests and the step. A policy (Lua) reads the request records and names how many tokens of which
- * request the next step takes; the step runs them as one ragged batch, samples where a request's known tokens are
- * used up, and leaves events. */
+/* engine.c: the step: the planned tokens run as one ragged batch, a token is drawn where a request's known tokens are
+ * used up, and what happened is left as events. sched.c plans. */
+#include "engine.h"
 #include "dev.h"
-#include "kv.h"
 #include "mem.h"
 #include <stdlib.h>
 
-typedef struct slot {
-    int32_t *token; /* [cap] prompt, then answer */
-    int32_t cap, n;
-    int32_t *stop; /* [n_stop] */
-    int32_t n_stop;
-    pl_sample_opts sample; /* bias arrays are own copies */
-} slot;
-
-struct pl_engine {
-    pl_engine_opts o;
-    pl_prog *prog;
-    pl_kv *kv;
-    pl_request *req; /* [max_requests] what policies read */
-    slot *slot;      /* [max_requests] */
-    int64_t next_id;
-    pl_span *span; /* the plan: [n_plan] */
-    int32_t *who;  /* [n_plan] slot of each span */
-    int32_t n_plan, plan_tokens;
-    int32_t *ids, *rows; /* [max_tokens], [max_requests] */
-    float *scratch;      /* [n_vocab] */
-    pl_event *event;     /* [max_requests] */
-    int32_t n_events;
-    pl_metrics m;
-};
-
-int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err)
+static int check_opts(const pl_engine_opts *o, const pl_prog *prog, const pl_kv *kv, pl_err *err)
 {
     if (o->max_requests < 1 || o->max_tokens < 1 || o->n_vocab < 1)
         return pl_fail(err, PL_EARG, "engine: %d requests, %d tokens, %d words, want at least 1 of each",
                        o->max_requests, o->max_tokens, o->n_vocab);
-    pl_engine *e = calloc(1, sizeof *e);
-    if (!e) return pl_fail(err, PL_ENOMEM, "engine: no memory");
-    const size_t n = (size_t)o->max_requests;
-    e->o = *o;
-    e->prog = prog;
-    e->kv = kv;
-    e->next_id = 1;
-    e->req = calloc(n, sizeof *e->req);
-    e->slot = calloc(n, sizeof *e->slot);
-    e->span = calloc(n, sizeof *e->span);
-    e->who = calloc(n, sizeof *e->who);
-    e->rows = calloc(n, sizeof *e->rows);
-    e->event = calloc(2 * n, sizeof *e->event); /* a cancellation and a step's own event at most */
-    e->ids = calloc((size_t)o->max_tokens, sizeof *e->ids);
-    e->scratch = calloc((size_t)o->n_vocab, sizeof *e->scratch);
-    if (!e->req || !e->slot || !e->span || !e->who || !e->rows || !e->event || !e->ids || !e->scratch) {
-        pl_engine_close(e);
-        return pl_fail(err, PL_ENOMEM, "engine: no memory for %d requests", o->max_requests);
-    }
-    for (size_t i = 0; i < n; i++) e->req[i].state = PL_UNUSED, e->req[i].seq = -1;
-    *out = e;
+    if (o->max_rows < 0 || o->n_tenants < 0)
+        return pl_fail(err, PL_EARG, "engine: %d rows, %d tenants, want 0 or more", o->max_rows, o->n_tenants);
+    if (!prog != (o->cost != NULL) || kv->o.dry != !prog)
+        return pl_fail(err, PL_EARG, "engine: want a program, or costs and a dry cache");
+    if (o->cost && !(o->cost->bytes_s > 0 && o->cost->flop_s > 0))
+        return pl_fail(err, PL_EARG, "engine: %g bytes/s and %g flop/s, want more than 0", o->cost->bytes_s,
+                       o->cost->flop_s);
     return PL_OK;
 }
 
-static void clear(slot *s)
+static void init_metrics(pl_metrics *m)
 {
-    free(s->token);
-    free(s->stop);
-    free((void *)(uintptr_t)s->sample.bias_id);
-    free((void *)(uintptr_t)s->sample.bias);
-    memset(s, 0, sizeof *s);
+    pl_hist_init(&m->ttft_s, 0.001);
+    pl_hist_init(&m->itl_s, 0.0001);
+    pl_hist_init(&m->e2e_s, 0.001);
+    pl_hist_init(&m->queue_s, 0.001);
+    pl_hist_init(&m->prompt_len, 1);
+    pl_hist_init(&m->out_len, 1);
+    pl_hist_init(&m->step_tokens, 1);
+}
+
+static int reserve(pl_engine *e, pl_err *err)
+{
+    const size_t n = (size_t)e->o.max_requests, rows = (size_t)e->o.max_rows;
+    e->req = calloc(n, sizeof *e->req);
+    e->slot = calloc(n, sizeof *e->slot);
+    e->unused = calloc(n, sizeof *e->unused);
+    e->tenant = calloc((size_t)e->o.n_tenants, sizeof *e->tenant);
+    e->running.request = calloc(n, sizeof *e->running.request);
+    e->waiting.request = calloc(n, sizeof *e->waiting.request);
+    e->seen = calloc(n, sizeof *e->seen);
+    e->span = calloc(rows, sizeof *e->span);
+    e->need = calloc(rows, sizeof *e->need);
+    e->who = calloc(rows, sizeof *e->who);
+    e->rows = calloc(rows, sizeof *e->rows);
+    e->event_cap = (int32_t)(2 * n); /* a deadline, and a step's own, of each request at most */
+    e->event = calloc(2 * n, sizeof *e->event);
+    e->ids = calloc((size_t)e->o.max_tokens, sizeof *e->ids);
+    e->scratch = calloc((size_t)e->o.n_vocab, sizeof *e->scratch);
+    e->hold = calloc((size_t)e->kv->o.n_pages, sizeof *e->hold);
+    if (e->req && e->slot && e->unused && e->tenant && e->running.request && e->waiting.request && e->seen && e->span &&
+        e->need && e->who && e->rows && e->event && e->ids && e->scratch && e->hold)
+        return PL_OK;
+    return pl_fail(err, PL_ENOMEM, "engine: no memory for %d requests", e->o.max_requests);
+}
+
+int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err)
+{
+    PL_TRY(check_opts(o, prog, kv, err));
+    pl_engine *e = calloc(1, sizeof *e);
+    if (!e) return pl_fail(err, PL_ENOMEM, "engine: no memory");
+    e->o = *o;
+    if (o->cost) e->cost = *o->cost;
+    e->o.cost = NULL;
+    e->o.max_rows = o->max_rows ? o->max_rows : o->max_requests;
+    e->o.n_tenants = o->n_tenants ? o->n_tenants : 1;
+    e->prog = prog;
+    e->kv = kv;
+    init_metrics(&e->m);
+    int rc = reserve(e, err);
+    if (rc == PL_OK && o->prefix) rc = pl_prefix_open(&e->prefix, kv, err);
+    if (rc < 0) {
+        pl_engine_close(e);
+        return rc;
+    }
+    for (int32_t i = 0; i < o->max_requests; i++) {
+        e->unused[e->n_unused++] = o->max_requests - 1 - i;
+        e->req[i] = (pl_request){.state = PL_UNUSED, .seq = -1};
+        e->slot[i].planned = -1;
+    }
+    *out = e;
+    return PL_OK;
 }
 
 void pl_engine_close(pl_engine *e)
 {
     if (!e) return;
-    for (int32_t i = 0; i < e->o.max_requests; i++) {
-        if (e->slot) clear(&e->slot[i]);
-        if (e->req && e->req[i].seq >= 0) pl_kv_seq_free(e->kv, e->req[i].seq);
+    for (int32_t i = 0; e->slot && e->req && i < e->o.max_requests; i++) {
+        pl_sched_clear(&e->slot[i]);
+        if (e->req[i].seq >= 0 && e->req[i].id) pl_kv_seq_free(e->kv, e->req[i].seq);
     }
+    pl_prefix_close(e->prefix);
     free(e->req);
     free(e->slot);
+    free(e->unused);
+    free(e->tenant);
+    free(e->running.request);
+    free(e->waiting.request);
+    free(e->seen);
     free(e->span);
+    free(e->need);
     free(e->who);
     free(e->rows);
     free(e->event);
     free(e->ids);
     free(e->scratch);
+    free(e->hold);
     free(e);
 }
 
-static void *copy_of(const void *src, size_t bytes)
-{
-    void *p = malloc(bytes ? bytes : 1);
-    if (p && bytes) memcpy(p, src, bytes);
-    return p;
-}
+double pl_engine_now(const pl_engine *e) { return e->prog ? pl_now_s() : e->clock_s; }
 
-static int check_request(const pl_engine *e, const pl_request_opts *o, pl_err *err)
+void pl_engine_wait_until(pl_engine *e, double t_s)
 {
-    if (o->n_prompt < 1) return pl_fail(err, PL_EARG, "request: the prompt is empty");
-    if (o->max_out < 0) return pl_fail(err, PL_EARG, "request: %d tokens wanted, want 0 or more", o->max_out);
-    for (int32_t i = 0; i < o->n_prompt; i++)
-        if (o->prompt[i] < 0 || o->prompt[i] >= e->o.n_vocab)
-            return pl_fail(err, PL_EARG, "request: token %d of the prompt is %d, the vocabulary has %d", i,
-                           o->prompt[i], e->o.n_vocab);
-    for (int32_t i = 0; i < o->n_stop; i++)
-        if (o->stop[i] < 0 || o->stop[i] >= e->o.n_vocab)
-            return pl_fail(err, PL_EARG, "request: stop token %d, the vocabulary has %d", o->stop[i], e->o.n_vocab);
-    PL_TRY(pl_sample_check(&o->sample, e->o.n_vocab, err));
-    const int64_t page = e->kv->o.page, total = (int64_t)o->n_prompt + o->max_out;
-    if ((total + page - 1) / page > e->kv->o.n_pages)
-        return pl_fail(err, PL_EARG, "request: %d tokens of prompt and %d of answer, the cache holds %lld", o->n_prompt,
-                       o->max_out, (long long)(e->kv->o.n_pages * page));
-    return PL_OK;
-}
-
-int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err *err)
-{
-    PL_TRY(check_request(e, o, err));
-    int32_t i = 0;
-    while (i < e->o.max_requests && e->req[i].state != PL_UNUSED && e->req[i].state != PL_FINISHED) i++;
-    if (i == e->o.max_requests) return pl_fail(err, PL_EFULL, "engine: all %d places for requests are taken", i);
-    slot *s = &e->slot[i];
-    s->sample = o->sample;
-    s->token = copy_of(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt);
-    s->n = s->cap = o->n_prompt;
-    s->stop = copy_of(o->stop, (size_t)o->n_stop * sizeof *o->stop);
-    s->n_stop = o->n_stop;
-    s->sample.bias_id = copy_of(o->sample.bias_id, (size_t)o->sample.n_bias * sizeof *o->sample.bias_id);
-    s->sample.bias = copy_of(o->sample.bias, (size_t)o->sample.n_bias * sizeof *o->sample.bias);
-    if (!s->token || !s->stop || !s->sample.bias_id || !s->sample.bias) {
-        clear(s);
-        return pl_fail(err, PL_ENOMEM, "request: no memory for a prompt of %d tokens", o->n_prompt);
-    }
-    e->req[i] = (pl_request){.id = e->next_id++,
-                             .state = PL_WAITING,
-                             .seq = -1,
-                             .n_prompt = o->n_prompt,
-                             .max_out = o->max_out,
-                             .left = o->n_prompt,
-                             .priority = o->priority,
-                             .arrived_s = pl_now_s()};
-    *id = e->req[i].id;
-    e->m.submitted++;
-    return PL_OK;
-}
-
-static int32_t find(const pl_engine *e, int64_t id)
-{
-    for (int32_t i = 0; i < e->o.max_requests; i++)
-        if (e->req[i].id == id && e->req[i].state != PL_UNUSED && e->req[i].state != PL_FINISHED) return i;
-    return -1;
-}
-
-/* The record stays readable until the next step begins or its place is taken; the pages are free at once. */
-static void finish(pl_engine *e, int32_t i, int32_t why)
-{
-    pl_request *r = &e->req[i];
-    r->state = PL_FINISHED;
-    r->finish = why;
-    e->m.finished[why]++;
-    if (r->seq >= 0) pl_kv_seq_free(e->kv, r->seq);
-    r->seq = -1;
-    clear(&e->slot[i]);
-}
-
-static void post(pl_engine *e, int32_t i, const pl_sampled *s)
-{
-    PL_ASSERT(e->n_events < 2 * e->o.max_requests);
-    pl_event *v = &e->event[e->n_events++];
-    *v = (pl_event){.id = e->req[i].id, .finish = e->req[i].finish, .n_out = e->req[i].n_out, .sampled = {.token = -1}};
-    if (s) v->sampled = *s;
-}
-
-/* Forgets the events and the finished requests of the step before. */
-static void begin(pl_engine *e)
-{
-    e->n_events = 0;
-    for (int32_t i = 0; i < e->o.max_requests; i++)
-        if (e->req[i].state == PL_FINISHED) e->req[i].state = PL_UNUSED;
-}
-
-int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err)
-{
-    const int32_t i = find(e, id);
-    if (i < 0) return pl_fail(err, PL_ENAME, "engine: no running request %lld", (long long)id);
-    for (int32_t k = 0; k < e->n_plan; k++)
-        if (e->who[k] == i)
-            return pl_fail(err, PL_EARG, "engine: request %lld is in the plan, run the step first", (long long)id);
-    finish(e, i, PL_FINISH_CANCELLED);
-    return PL_OK;
-}
-
-int32_t pl_engine_requests(pl_engine *e, pl_request **slots)
-{
-    *slots = e->req;
-    return e->o.max_requests;
-}
-
-int32_t pl_engine_step_left(const pl_engine *e) { return e->o.max_tokens - e->plan_tokens; }
-
-int pl_engine_plan(pl_engine *e, int64_t id, int32_t n, pl_err *err)
-{
-    const int32_t i = find(e, id);
-    if (i < 0) return pl_fail(err, PL_ENAME, "plan: no running request %lld", (long long)id);
-    pl_request *r = &e->req[i];
-    if (n < 1 || n > r->left)
-        return pl_fail(err, PL_EARG, "plan: %d tokens of request %lld, which has %d left", n, (long long)id, r->left);
-    if (n > pl_engine_step_left(e))
-        return pl_fail(err, PL_EFULL, "plan: %d tokens, the step has room for %d", n, pl_engine_step_left(e));
-    for (int32_t k = 0; k < e->n_plan; k++)
-        if (e->who[k] == i) return pl_fail(err, PL_EARG, "plan: request %lld twice in one step", (long long)id);
-    if (r->seq < 0) PL_TRY(pl_kv_seq_new(e->kv, r->id, &r->seq, err));
-    r->state = PL_RUNNING;
-    e->span[e->n_plan] = (pl_span){r->seq, n};
-    e->who[e->n_plan++] = i;
-    e->plan_tokens += n;
-    return PL_OK;
+    if (!e->prog && t_s > e->clock_s) e->clock_s = t_s;
 }
 
 int32_t pl_engine_events(pl_engine *e, const pl_event **out)
@@ -223,70 +123,150 @@ int32_t pl_engine_events(pl_engine *e, const pl_event **out)
     return e->n_events;
 }
 
+/* The step ----------------------------------------------------------------------------------------------- */
+
+/* A token came: times, and the request's own record of it. */
+static int keep_token(pl_engine *e, int32_t i, int32_t token, pl_err *err)
+{
+    pl_request *r = &e->req[i];
+    slot *s = &e->slot[i];
+    const double now = pl_engine_now(e);
+    PL_TRY(pl_mem_grow((void **)&s->token, &s->cap, s->n + 1, sizeof *s->token, err));
+    s->token[s->n++] = token;
+    r->left = 1;
+    e->m.out_tokens++;
+    if (r->n_out++ == 0) {
+        r->first_s = now;
+        pl_hist_add(&e->m.ttft_s, now - r->arrived_s);
+    } else {
+        pl_hist_add(&e->m.itl_s, now - s->last_s);
+    }
+    s->last_s = now;
+    return PL_OK;
+}
+
 /* The chosen token joins the request's own, unless it ends the answer. */
 static int advance(pl_engine *e, int32_t i, const float *logits, pl_err *err)
 {
     pl_request *r = &e->req[i];
     slot *s = &e->slot[i];
-    pl_sampled out;
+    pl_sampled out = {.token = -1};
     if (r->n_out >= r->max_out) { /* nothing but the prompt was wanted */
-        finish(e, i, PL_FINISH_LENGTH);
-        post(e, i, NULL);
+        pl_sched_finish(e, i, PL_FINISH_LENGTH);
+        pl_sched_post(e, i, NULL);
         return PL_OK;
     }
-    PL_TRY(pl_sample(&out, logits, e->o.n_vocab, &s->sample, s->token, s->n, r->n_prompt, e->scratch, err));
-    PL_TRY(pl_mem_grow((void **)&s->token, &s->cap, s->n + 1, sizeof *s->token, err));
-    s->token[s->n++] = out.token;
-    r->n_out++;
-    e->m.out_tokens++;
-    r->left = 1;
+    if (e->prog)
+        PL_TRY(pl_sample(&out, logits, e->o.n_vocab, &s->sample, s->token, s->n, r->n_prompt, e->scratch, err));
+    else
+        out.token = (int32_t)((uint64_t)(r->id * 7919 + r->n_out) % (uint64_t)e->o.n_vocab);
+    PL_TRY(keep_token(e, i, out.token, err));
     bool stop = false;
     for (int32_t k = 0; k < s->n_stop; k++) stop = stop || s->stop[k] == out.token;
     if (stop)
-        finish(e, i, PL_FINISH_STOP);
+        pl_sched_finish(e, i, PL_FINISH_STOP);
     else if (r->n_out >= r->max_out)
-        finish(e, i, PL_FINISH_LENGTH);
-    post(e, i, &out);
+        pl_sched_finish(e, i, PL_FINISH_LENGTH);
+    pl_sched_post(e, i, &out);
     return PL_OK;
 }
 
-int pl_engine_step(pl_engine *e, pl_err *err)
+/* What the planned step would take on the device that the costs describe. */
+static double cost_of(const pl_engine *e)
 {
-    begin(e);
-    const int32_t n = e->n_plan;
-    pl_batch b = {.ids = e->ids, .rows = e->rows, .span = e->span, .n_spans = n};
-    for (int32_t k = 0; k < n; k++) {
+    const pl_cost *c = &e->cost;
+    double context = 0, pairs = 0;
+    for (int32_t k = 0; k < e->n_plan; k++) {
+        const double done = e->req[e->who[k]].n_done, n = e->span[k].n;
+        context += done + n;
+        pairs += n * (done + (n + 1) / 2);
+    }
+    const double bytes = c->weight_bytes + context * c->kv_token_bytes;
+    const double flop = e->plan_tokens * c->token_flop + pairs * c->pair_flop;
+    const double read = bytes / c->bytes_s, compute = flop / c->flop_s;
+    return c->step_s + (read > compute ? read : compute);
+}
+
+/* Runs the plan, or counts what it would take; returns the number of spans that were refused. */
+static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
+{
+    pl_batch b = {.ids = e->ids, .rows = e->rows, .span = e->span, .n_spans = e->n_plan};
+    for (int32_t k = 0; k < e->n_plan; k++) {
         const pl_request *r = &e->req[e->who[k]];
         memcpy(e->ids + b.n_tokens, e->slot[e->who[k]].token + r->n_done, (size_t)e->span[k].n * sizeof *e->ids);
         b.n_tokens += e->span[k].n;
         if (e->span[k].n == r->left) e->rows[b.n_rows++] = b.n_tokens - 1;
     }
+    const int64_t missing = e->plan_pages - pl_kv_free_pages(e->kv);
+    if (missing > 0 && e->prefix) e->m.evicted_pages += (uint64_t)pl_prefix_evict(e->prefix, (int32_t)missing);
+    if (e->prog) return pl_prog_run(e->prog, e->kv, &b, logits, err);
+    e->clock_s += cost_of(e);
+    PL_TRY(pl_kv_begin(e->kv, e->span, e->n_plan, err));
+    return pl_kv_commit(e->kv, err);
+}
+
+/* One request's share of a step that ran: row is its row of the logits, NULL if it has known tokens left. */
+static void settle(pl_engine *e, int32_t i, int32_t n, const float *row)
+{
+    pl_request *r = &e->req[i];
+    pl_err own; /* a request's own failure ends that request alone */
+    if (r->started_s == 0) {
+        r->started_s = pl_engine_now(e);
+        pl_hist_add(&e->m.queue_s, r->started_s - r->arrived_s);
+    }
+    e->m.prompt_tokens += (uint64_t)pl_max(0, pl_min(n, r->n_prompt - r->n_done));
+    e->tenant[r->tenant].served += n;
+    r->n_done += n;
+    r->left -= n;
+    pl_sched_publish(e, i);
+    if (r->left || advance(e, i, row, &own) == PL_OK) return;
+    pl_sched_finish(e, i, PL_FINISH_ERROR);
+    pl_sched_post(e, i, NULL);
+}
+
+static void forget_plan(pl_engine *e)
+{
+    for (int32_t k = 0; k < e->n_plan; k++) e->slot[e->who[k]].planned = -1;
     e->n_plan = e->plan_tokens = 0;
+    e->plan_pages = 0;
+}
+
+int pl_engine_step(pl_engine *e, pl_err *err)
+{
+    if (e->stepped) e->n_events = 0;
+    e->stepped = true;
+    const int32_t n = e->n_plan;
     if (n == 0) return PL_OK;
-    pl_tensor logits;
-    const double start = pl_now_s();
-    PL_TRY(pl_prog_run(e->prog, e->kv, &b, &logits, err));
+    pl_tensor logits = {0};
+    const double start = pl_engine_now(e);
+    const int refused = run(e, &logits, err);
+    pl_hist_add(&e->m.step_tokens, e->plan_tokens);
+    forget_plan(e);
+    if (refused < 0) return refused;
+    if (refused) e->m.mismatches += (uint64_t)e->kv->n_mismatches;
     int32_t row = 0;
     for (int32_t k = 0; k < n; k++) {
         const int32_t i = e->who[k];
-        pl_request *r = &e->req[i];
-        e->m.prompt_tokens += (uint64_t)pl_max(0, pl_min(e->span[k].n, r->n_prompt - r->n_done));
-        r->n_done += e->span[k].n;
-        r->left -= e->span[k].n;
-        if (r->left) continue;
-        pl_err own; /* a request's own failure ends that request alone */
-        if (advance(e, i, pl_row_f32(&logits, row++), &own) < 0) {
-            finish(e, i, PL_FINISH_ERROR);
-            post(e, i, NULL);
+        const bool last = e->span[k].n == e->req[i].left;
+        const float *own = last && e->prog ? pl_row_f32(&logits, row) : NULL;
+        row += last;
+        if (e->kv->found[k]) {
+            pl_sched_finish(e, i, PL_FINISH_INTEGRITY);
+            pl_sched_post(e, i, NULL);
+        } else {
+            settle(e, i, e->span[k].n, own);
         }
     }
     e->m.steps++;
-    e->m.step_s += pl_now_s() - start;
+    e->m.step_s += pl_engine_now(e) - start;
     return PL_OK;
 }
 
 void pl_engine_metrics(const pl_engine *e, pl_metrics *out)
 {
     *out = e->m;
-    out->free_pages = pl_kv_free_pages(e->kv);
+    pl_kv_count(e->kv, &out->pages);
+    out->n_running = e->running.n;
+    out->n_waiting = e->waiting.n;
+    out->idle_pages = pl_prefix_idle(e->prefix);
 }

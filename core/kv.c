@@ -248,6 +248,13 @@ static bool must_copy(const pl_kv *kv, const pl_kv_seq *s)
     return pl_tags_valid(&kv->tags, last) && kv->tags.page[last.page].refs > 1;
 }
 
+int64_t pl_kv_need(const pl_kv *kv, int32_t seq, int32_t n)
+{
+    const pl_kv_seq *s = find(kv, seq);
+    PL_ASSERT(s);
+    return pages_of(kv, s->len + n) - s->n_pages + must_copy(kv, s);
+}
+
 static int check_spans(pl_kv *kv, const pl_span *span, int32_t n, int64_t *need, pl_err *err)
 {
     *need = 0;
@@ -255,11 +262,11 @@ static int check_spans(pl_kv *kv, const pl_span *span, int32_t n, int64_t *need,
         return pl_fail(err, PL_EARG, "kv: an f8 cache without scales for %d of %d layers, want them set",
                        kv->n_unscaled, kv->o.layers);
     for (int32_t i = 0; i < n; i++) {
-        pl_kv_seq *s = find(kv, span[i].seq);
+        const pl_kv_seq *s = find(kv, span[i].seq);
         if (!s) return pl_fail(err, PL_EARG, "kv: span %d: no sequence %d", i, span[i].seq);
         if (span[i].n < 1) return pl_fail(err, PL_EARG, "kv: span %d: %d tokens, want at least 1", i, span[i].n);
         if (s->len + span[i].n > INT32_MAX) return pl_fail(err, PL_ELIMIT, "kv: a sequence of more than 2^31 tokens");
-        *need += pages_of(kv, s->len + span[i].n) - s->n_pages + must_copy(kv, s);
+        *need += pl_kv_need(kv, span[i].seq, span[i].n);
     }
     return PL_OK;
 }
@@ -370,7 +377,7 @@ static int record(pl_kv *kv, int32_t seq, pl_err *err)
         pl_mismatch *m = &kv->mismatch[kv->n_mismatches++];
         *m = (pl_mismatch){s->owner, seq, i, s->page[i], p->state, s->tag[i], found, {{0}}};
         memcpy(m->past, p->past, sizeof m->past);
-        if (p->tag == s->tag[i]) pl_tags_suspect(&kv->tags, s->page[i]);
+        if (p->tag == s->tag[i]) pl_tags_condemn(&kv->tags, s->page[i]);
     }
     return PL_OK;
 }

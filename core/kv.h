@@ -69,6 +69,8 @@ PL_INLINE const float *pl_kv_layer_scale(const pl_kv *kv, int layer, bool values
     return kv->scale + (layer * 2 + values) * (int64_t)kv->o.heads;
 }
 
+/* Pages that n more tokens take beyond those that the sequence has. */
+int64_t pl_kv_need(const pl_kv *kv, int32_t seq, int32_t n);
 PL_INLINE pl_hold pl_kv_hold(const pl_kv_seq *s, int32_t i) { return (pl_hold){s->page[i], s->tag[i]}; }
 /* Puts n pages that are held for the sequence at the front of an empty one: it has n * page tokens then. */
 PL_MUST int pl_kv_adopt(pl_kv *kv, int32_t seq, const pl_hold *hold, int32_t n, pl_err *err);

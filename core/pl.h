@@ -285,48 +285,107 @@ int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sa
               int32_t n_history, int32_t n_prompt, float *scratch, pl_err *err);
 double pl_logsumexp(const float *logits, int64_t n);
 
-/* engine: requests, their sequences, and the step */
+/* engine: requests, their sequences, and the step. Tokens of a step are planned by a policy (Lua), which reads the
+ * request records; C checks every entry of the plan. */
+typedef struct pl_cost { /* what a step takes, in place of a program: for simulations */
+    double step_s;                         /* of every step */
+    double weight_bytes, kv_token_bytes;   /* read once a step; read per token of context and sequence */
+    double bytes_s;                        /* memory bandwidth */
+    double token_flop, pair_flop, flop_s;  /* of one token; of one query and one key; what the device does a second */
+} pl_cost;
 typedef struct pl_engine_opts {
-    int32_t max_requests, max_tokens, n_vocab; /* max_tokens: of one step */
+    int32_t max_requests; /* waiting and running together */
+    int32_t max_rows;     /* requests of one step; 0: as many as requests */
+    int32_t max_tokens;   /* of one step */
+    int32_t n_vocab;
+    int32_t n_tenants; /* 0: one */
+    bool prefix;       /* keep full pages, and find them again by their tokens */
+    const pl_cost *cost; /* instead of a program: time is the engine's own, answers are not computed */
 } pl_engine_opts;
 enum { PL_WAITING = 0, PL_RUNNING = 1, PL_FINISHED = 2, PL_UNUSED = 3 };
-enum { PL_FINISH_NONE = 0, PL_FINISH_STOP, PL_FINISH_LENGTH, PL_FINISH_CANCELLED, PL_FINISH_ERROR };
+enum {
+    PL_FINISH_NONE = 0,
+    PL_FINISH_STOP,
+    PL_FINISH_LENGTH,
+    PL_FINISH_CANCELLED,
+    PL_FINISH_ERROR,
+    PL_FINISH_DEADLINE,
+    PL_FINISH_INTEGRITY, /* a page of it was given to someone else, or damaged */
+    PL_N_FINISH
+};
 typedef struct pl_request { /* what a policy reads; written by C only */
-    int64_t id;
+    int64_t id;             /* grows with every request */
     int32_t state, finish, seq;
     int32_t n_prompt, n_done; /* n_done: tokens of prompt and answer that are in the cache */
     int32_t n_out, max_out;
-    int32_t left; /* tokens known but not yet in the cache */
-    int32_t priority;
-    double arrived_s;
+    int32_t left;     /* tokens known but not yet in the cache */
+    int32_t n_cached; /* tokens that the prefix cache had when the request last began */
+    int32_t n_preempted;
+    int32_t priority, tenant;
+    double arrived_s, deadline_s; /* pl_engine_now; deadline 0: none */
+    double started_s, first_s;    /* of the first step, and of the first token; 0: not yet */
 } pl_request;
 typedef struct pl_request_opts {
     const int32_t *prompt; /* [n_prompt] */
     const int32_t *stop;   /* [n_stop] token ids that end the answer */
-    int32_t n_prompt, n_stop, max_out, priority;
+    int32_t n_prompt, n_stop, max_out, priority, tenant;
+    double deadline_s; /* seconds from now until the request is given up; 0: never */
+    double arrived_s;  /* simulations: when it came; 0: now */
+    const void *salt;  /* [n_salt] requests share cached prefixes only with the same tenant and salt */
+    int32_t n_salt;
     pl_sample_opts sample;
 } pl_request_opts;
 typedef struct pl_event {
     int64_t id;
     int32_t finish, n_out;
     pl_sampled sampled;
-} pl_event;                                                            /* token -1: none, only the end */
-typedef struct pl_metrics {                                            /* since the engine was opened */
-    uint64_t steps, prompt_tokens, out_tokens, submitted, finished[5]; /* finished: by PL_FINISH_* */
-    double step_s;                                                     /* spent in steps */
-    int64_t free_pages;
+} pl_event; /* token -1: none, only the end */
+enum { PL_HIST_BUCKETS = 40 };
+typedef struct pl_hist { /* bucket i counts values up to first * 2^(i/2), the last one all others */
+    double first, sum;
+    uint64_t n, bucket[PL_HIST_BUCKETS];
+} pl_hist;
+typedef struct pl_metrics { /* since the engine was opened */
+    uint64_t steps, prompt_tokens, out_tokens, cached_tokens, submitted, refused, preempted;
+    uint64_t finished[PL_N_FINISH];
+    uint64_t mismatches; /* pages that were not their sequence's own */
+    double step_s;       /* spent in steps */
+    int64_t n_running, n_waiting;
+    pl_kv_pages pages;
+    int64_t idle_pages; /* held by the prefix cache alone; counted as owned */
+    uint64_t evicted_pages;
+    pl_hist ttft_s, itl_s, e2e_s, queue_s, prompt_len, out_len, step_tokens;
 } pl_metrics;
 void pl_engine_metrics(const pl_engine *e, pl_metrics *out);
+double pl_hist_quantile(const pl_hist *h, double q); /* upper bound of the bucket that holds it; 0: no values */
+/* prog NULL: with o->cost, and a dry cache */
 int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err);
 void pl_engine_close(pl_engine *e);
+double pl_engine_now(const pl_engine *e); /* seconds; of a simulation: its own */
+void pl_engine_wait_until(pl_engine *e, double t_s); /* simulations: nothing happens before */
 int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err *err);
 int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err);
-int32_t pl_engine_requests(pl_engine *e, pl_request **slots); /* number of slots, used or not */
-int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens,
-                   pl_err *err);                              /* n tokens of this request in the next step */
+/* The requests as a step begins, in order of priority, then of arrival; the lists stay as they are while the step is
+ * planned. Requests past their deadline end here, with an event. */
+typedef struct pl_queue {
+    const pl_request *const *running, *const *waiting; /* [n_running], [n_waiting] */
+    int32_t n_running, n_waiting;
+    int32_t n_events;
+} pl_queue;
+void pl_engine_look(pl_engine *e, pl_queue *out);
+/* n tokens of this request in the next step, fewer if the prefix cache has some of them. PL_EFULL: the step has no room;
+ * PL_EPAGES: the cache has none. */
+int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens, pl_err *err);
+int pl_engine_preempt(pl_engine *e, int64_t id, pl_err *err); /* gives its pages back; it waits, and computes them anew */
 int32_t pl_engine_step_left(const pl_engine *e);              /* tokens that the step can still take */
+int32_t pl_engine_rows_left(const pl_engine *e);              /* requests that it can still take */
+/* Pages that are not taken by the plan, nor still to come for prompts that have begun; with what the prefix cache can
+ * give back. */
+int64_t pl_engine_free_pages(const pl_engine *e);
+int32_t pl_engine_cached(pl_engine *e, int64_t id);           /* tokens of a waiting request that the prefix cache has */
+double pl_engine_served(const pl_engine *e, int32_t tenant);  /* tokens computed for it, raised to the least of the others when it comes back */
 int pl_engine_step(pl_engine *e, pl_err *err);                /* runs the plan; a request's own failure is an event */
-int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last step */
+int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last step, and of the look before it */
 
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */

@@ -55,8 +55,20 @@ static void change(pl_tags *t, int32_t page)
     show(t, page);
 }
 
+static bool is_idle(const pl_page *p) { return p->state == PL_PAGE_OWNED && p->cached && p->refs == 1; }
+
+/* Holders change through this, so that idle pages are always counted. */
+static void set_refs(pl_tags *t, pl_page *p, int32_t refs, bool cached)
+{
+    t->n_idle -= is_idle(p);
+    p->refs = refs;
+    p->cached = cached;
+    t->n_idle += is_idle(p);
+}
+
 static void set_state(pl_tags *t, int32_t page, int32_t state)
 {
+    if (state != PL_PAGE_OWNED) set_refs(t, &t->page[page], 0, false);
     t->n_state[t->page[page].state]--;
     t->page[page].state = state;
     t->n_state[state]++;
@@ -75,7 +87,7 @@ pl_hold pl_tags_take(pl_tags *t, int64_t owner)
     pl_page *p = &t->page[i];
     PL_ASSERT(p->state == PL_PAGE_FREE);
     set_state(t, i, PL_PAGE_OWNED);
-    p->refs = 1;
+    set_refs(t, p, 1, false);
     change(t, i);
     remember(p, owner);
     return (pl_hold){i, p->tag};
@@ -84,7 +96,7 @@ pl_hold pl_tags_take(pl_tags *t, int64_t owner)
 bool pl_tags_keep(pl_tags *t, pl_hold h, int64_t owner)
 {
     if (!pl_tags_valid(t, h)) return false;
-    t->page[h.page].refs++;
+    set_refs(t, &t->page[h.page], t->page[h.page].refs + 1, t->page[h.page].cached);
     remember(&t->page[h.page], owner);
     return true;
 }
@@ -92,7 +104,7 @@ bool pl_tags_keep(pl_tags *t, pl_hold h, int64_t owner)
 static void make_free(pl_tags *t, int32_t page)
 {
     pl_page *p = &t->page[page];
-    p->suspect = p->has_digest = false;
+    p->damaged = p->has_digest = false;
     set_state(t, page, PL_PAGE_FREE);
     change(t, page);
     PL_ASSERT(t->n_free < t->n);
@@ -108,8 +120,9 @@ bool pl_tags_drop(pl_tags *t, pl_hold h)
         return false;
     }
     pl_page *p = &t->page[h.page];
-    if (--p->refs > 0) return true;
-    if (is_copied(p) || p->suspect) {
+    set_refs(t, p, p->refs - 1, p->cached);
+    if (p->refs > 0) return true;
+    if (is_copied(p)) {
         set_state(t, h.page, PL_PAGE_QUARANTINED);
         change(t, h.page);
     } else {
@@ -118,19 +131,26 @@ bool pl_tags_drop(pl_tags *t, pl_hold h)
     return true;
 }
 
-void pl_tags_suspect(pl_tags *t, int32_t page)
+void pl_tags_cache(pl_tags *t, pl_hold h)
 {
-    t->page[page].suspect = true;
-    show(t, page);
+    pl_page *p = &t->page[h.page];
+    PL_ASSERT(pl_tags_valid(t, h) && !p->cached);
+    set_refs(t, p, p->refs + 1, true);
+}
+
+void pl_tags_uncache(pl_tags *t, pl_hold h)
+{
+    if (!pl_tags_valid(t, h) || !t->page[h.page].cached) return;
+    set_refs(t, &t->page[h.page], t->page[h.page].refs, false);
+    (void)pl_tags_drop(t, h);
 }
 
 void pl_tags_condemn(pl_tags *t, int32_t page)
 {
     pl_page *p = &t->page[page];
     if (p->state != PL_PAGE_OWNED) return;
-    p->refs = 0; /* no hold is valid any more */
-    p->suspect = true;
-    set_state(t, page, PL_PAGE_QUARANTINED);
+    p->damaged = true;
+    set_state(t, page, PL_PAGE_QUARANTINED); /* no hold is valid any more */
     change(t, page);
 }
 
@@ -164,14 +184,13 @@ bool pl_tags_copy_end(pl_tags *t, pl_hold h, bool writes)
     else
         p->readers--;
     show(t, h.page);
-    if (p->state == PL_PAGE_QUARANTINED && !is_copied(p) && !p->suspect) make_free(t, h.page);
+    if (p->state == PL_PAGE_QUARANTINED && !is_copied(p) && !p->damaged) make_free(t, h.page);
     return same;
 }
 
 #ifdef PL_FAULTS
 void pl_tags_force_free(pl_tags *t, int32_t page)
 {
-    t->page[page].refs = 0;
     make_free(t, page);
 }
 #endif

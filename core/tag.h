@@ -19,7 +19,8 @@ typedef struct pl_page {
     int32_t state, refs;
     int32_t readers, writers; /* copies under way, of this owner or of an earlier one */
     uint64_t tag;             /* without the writer's bit */
-    bool suspect;             /* goes through quarantine when it is given back */
+    bool cached;              /* the prefix cache is one of the holders */
+    bool damaged;             /* stays in quarantine */
     bool has_digest;
     uint64_t digest;      /* of a full page */
     pl_page_owner past[PL_PAGE_HISTORY]; /* newest first */
@@ -32,6 +33,7 @@ typedef struct pl_tags {
     int32_t *free; /* [n_free] handed out from the end */
     int32_t n, n_free;
     int32_t n_state[3]; /* pages by PL_PAGE_* */
+    int32_t n_idle;     /* pages that the prefix cache alone holds */
     uint64_t next;      /* even */
     uint64_t n_refused; /* pages given back by someone who does not hold them */
 } pl_tags;
@@ -44,16 +46,18 @@ pl_hold pl_tags_take(pl_tags *t, int64_t owner);
 /* One more holder. False: the tag is not the page's, and nothing is done; so with drop. */
 bool pl_tags_keep(pl_tags *t, pl_hold h, int64_t owner);
 bool pl_tags_drop(pl_tags *t, pl_hold h);
+/* The prefix cache becomes a holder; and it gives a page back, if that still is its own. */
+void pl_tags_cache(pl_tags *t, pl_hold h);
+void pl_tags_uncache(pl_tags *t, pl_hold h);
 PL_INLINE bool pl_tags_valid(const pl_tags *t, pl_hold h)
 {
     return h.page >= 0 && h.page < t->n && t->page[h.page].state == PL_PAGE_OWNED && t->page[h.page].tag == h.tag;
 }
 
-/* The page's contents are not to be trusted: its holders find another tag at their next step. */
+/* The page, or its tag in device memory, is damaged: it goes to quarantine, and its holders find another tag at their next
+ * step. */
 void pl_tags_condemn(pl_tags *t, int32_t page);
-/* A tag in device memory is not what the host wrote there: the page goes through quarantine when it is given back. */
-void pl_tags_suspect(pl_tags *t, int32_t page);
-/* Suspect pages stay in quarantine until this gives them back; returns how many. */
+/* Damaged pages stay in quarantine until this gives them back; returns how many. */
 int32_t pl_tags_readmit(pl_tags *t);
 
 /* A copy that runs beside the steps begins and ends. end: false if the page has changed hands meanwhile, and what was

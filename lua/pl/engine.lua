@@ -6,110 +6,141 @@ local M = {}
 
 -- What a policy sees ----------------------------------------------------------------------------------------
 
--- Records are const: a policy that writes to one gets an error.
-local const_requests = abi.typeof "const pl_request *"
-
 local State = {}
 local state_mt = { __index = State, __metatable = false }
 
-local function by_arrival(a, b) return a.id < b.id end
-
--- Pages beyond those it holds that a request needs to run to its end.
-local function pages_left(s, r)
-  return math.ceil((r.n_prompt + r.max_out) / s._page) - math.ceil(r.n_done / s._page)
-end
-
--- Requests of this step, sorted once: those whose prompt is in the cache, and those with prompt left.
+-- The requests as the step begins.
 function State:_look()
-  local running, waiting = {}, {}
-  local slots = abi.new "pl_request *[1]"
-  local n = C.pl_engine_requests(self._ptr, slots)
-  local r = abi.cast(const_requests, slots[0])
-  local promised = 0
-  for i = 0, n - 1 do
-    local q = r[i]
-    if q.state == C.PL_RUNNING or q.state == C.PL_WAITING then
-      local decoding = q.n_done >= q.n_prompt
-      if decoding then running[#running + 1] = q else waiting[#waiting + 1] = q end
-      if q.state == C.PL_RUNNING then promised = promised + pages_left(self, q) end
-    end
-  end
-  table.sort(running, by_arrival)
-  table.sort(waiting, by_arrival)
-  self._running, self._waiting, self._planned = running, waiting, {}
-  self.pages = { free = tonumber(C.pl_kv_free_pages(self._kv)) - promised }
+  local q = self._queue
+  C.pl_engine_look(self._ptr, q)
+  self._planned, self._plans = {}, 0
 end
 
-local function each(list)
+-- Those of list[0..n-1] that `fits` and that have not been preempted since the step began.
+local function each(list, n, state, fits)
   local i = 0
   return function()
-    i = i + 1
-    return list[i]
+    while i < n do
+      local r = list[i]
+      i = i + 1
+      if r.state == state and fits(r) then return r end
+    end
+  end
+end
+local function decodes(r) return r.left == 1 and r.n_done >= r.n_prompt end
+local function begun(r) return not decodes(r) end
+local function any() return true end
+
+--- Requests that decode; and requests with prompt left, those that have begun first. In order of priority, then of
+--- arrival. Of each: id, n_prompt, n_done, n_out, max_out, left, priority, tenant, n_preempted, arrived_s,
+--- deadline_s, started_s, first_s.
+function State:running() return each(self._queue.running, self._queue.n_running, C.PL_RUNNING, decodes) end
+function State:waiting()
+  local q = self._queue
+  local first, rest = each(q.running, q.n_running, C.PL_RUNNING, begun), nil
+  return function()
+    local r = not rest and first()
+    if r then return r end
+    rest = rest or each(q.waiting, q.n_waiting, C.PL_WAITING, any)
+    return rest()
   end
 end
 
---- Requests that decode, and requests with prompt left, in the order in which they came. Of each: id,
---- n_prompt, n_done, n_out, max_out, left, priority, arrived_s.
-function State:running() return each(self._running) end
-function State:waiting() return each(self._waiting) end
+--- The request that runs and would go last: of the lowest priority, then the youngest; nil if none runs.
+function State:youngest()
+  local q = self._queue
+  for i = q.n_running - 1, 0, -1 do
+    if q.running[i].state == C.PL_RUNNING then return q.running[i] end
+  end
+end
 
---- Pages to set aside for a request; none if it has begun, as those are not counted as free any more.
-function State:pages_for(r) return r.state == C.PL_WAITING and pages_left(self, r) or 0 end
+--- Pages that a request's known tokens take; 0 if it has begun, as those are not counted as free any more.
+function State:pages_for(r)
+  return r.state == C.PL_WAITING and math.ceil((r.n_done + r.left) / self._page) or 0
+end
 
---- n tokens of a request in this step; false if the step has no room for them.
+--- Tokens of a waiting request that the prefix cache has; tokens computed so far for a request's tenant.
+function State:cached(r) return C.pl_engine_cached(self._ptr, r.id) end
+function State:served(r) return C.pl_engine_served(self._ptr, r.tenant) end
+
+--- n tokens of a request in this step; false if the step or the cache has no room for them.
 function State:prefill(r, n)
   local id = tonumber(r.id)
   if self._planned[id] then return true end
   if n < 1 then return false end
-  local pages = self:pages_for(r)
   local rc = C.pl_engine_plan(self._ptr, r.id, n, e)
-  if rc == C.PL_EFULL then return false end
+  if rc == C.PL_EFULL or rc == C.PL_EPAGES then return false end
   check(rc)
   self._planned[id] = true
-  self.tokens.left = C.pl_engine_step_left(self._ptr)
-  self.pages.free = self.pages.free - pages
+  self._plans = self._plans + 1
   return true
 end
-
---- Is anything planned for this step yet?
-function State:has_plan() return next(self._planned) ~= nil end
 
 --- The next token of a request.
 function State:decode(r) return self:prefill(r, 1) end
 
---- The state as a policy sees it: it can be asked and planned with, and not be changed.
+--- Give back the pages of a request that runs; it waits again, and what is not in the prefix cache is computed
+--- anew.
+function State:preempt(r)
+  local id = tonumber(r.id)
+  check(C.pl_engine_preempt(self._ptr, r.id, e))
+  if self._planned[id] then self._planned[id], self._plans = nil, self._plans - 1 end
+end
+
+--- Is anything planned for this step yet?
+function State:has_plan() return self._plans > 0 end
+
+local figures = {
+  tokens = { left = function(s) return C.pl_engine_step_left(s._ptr) end },
+  rows = { left = function(s) return C.pl_engine_rows_left(s._ptr) end },
+  pages = { free = function(s) return tonumber(C.pl_engine_free_pages(s._ptr)) end,
+    total = function(s) return s._pages end,
+    -- one for each request that runs, as each will need one before long
+    reserve = function(s) return s._queue.n_running end },
+}
+local function figure(state, what)
+  local get = figures[what]
+  return setmetatable({}, { __metatable = false, __index = function(_, k)
+    if not get[k] then err.unknown("s." .. what, tostring(k), err.names(get)) end
+    return get[k](state)
+  end, __newindex = function(_, k) err.raise(("s.%s.%s cannot be set by a policy"):format(what, tostring(k))) end })
+end
+
+local function new_state(ptr, page, pages)
+  local s = policy.state(setmetatable({ _ptr = ptr, _page = page, _pages = pages, _queue = abi.new "pl_queue" }, state_mt))
+  for what in pairs(figures) do s[what] = figure(s, what) end
+  return s
+end
+
+--- The state as a recipe's policy sees it: it can be asked and planned with, and not be changed.
 local function shown_to_policy(state)
-  local function readonly(what, get)
-    local function refuse(_, k) err.raise(("%s.%s cannot be set by a policy"):format(what, tostring(k))) end
-    return setmetatable({}, { __metatable = false, __newindex = refuse,
-      __index = function(_, k) return get(k) end })
-  end
   local function record(what, r)
-    if not abi.istype("pl_request", r) then
+    if not abi.istype("const pl_request *", r) then
       err.raise(("s:%s: %s, want a request"):format(what, schema.show(r)))
     end
     return r
   end
-  local shown = {
-    running = function() return state:running() end,
-    waiting = function() return state:waiting() end,
-    has_plan = function() return state:has_plan() end,
-    pages_for = function(_, r) return state:pages_for(record("pages_for", r)) end,
-    decode = function(_, r) return state:decode(record("decode", r)) end,
-    prefill = function(_, r, n)
-      record("prefill", r)
-      if type(n) ~= "number" or n % 1 ~= 0 or n > 2 ^ 31 - 1 then
-        err.raise(("s:prefill: %s tokens, want a whole number"):format(schema.show(n)))
-      end
-      return state:prefill(r, n)
-    end,
-    tokens = readonly("s.tokens", function(k) return state.tokens[k] end),
-    pages = readonly("s.pages", function(k) return state.pages[k] end),
-  }
-  return policy.state(readonly("s", function(k)
-    if shown[k] == nil then err.unknown("the state of a step", tostring(k), err.names(shown)) end
-    return shown[k]
-  end))
+  local shown = { tokens = state.tokens, rows = state.rows, pages = state.pages }
+  for _, name in ipairs { "running", "waiting", "youngest", "has_plan" } do
+    shown[name] = function() return state[name](state) end
+  end
+  for _, name in ipairs { "pages_for", "cached", "served", "decode", "preempt" } do
+    shown[name] = function(_, r) return state[name](state, record(name, r)) end
+  end
+  function shown.prefill(_, r, n)
+    record("prefill", r)
+    if type(n) ~= "number" or n % 1 ~= 0 or n > 2 ^ 31 - 1 then
+      err.raise(("s:prefill: %s tokens, want a whole number"):format(schema.show(n)))
+    end
+    return state:prefill(r, n)
+  end
+  return policy.state(setmetatable({}, { __metatable = false,
+    __newindex = function(_, k) err.raise(("s.%s cannot be set by a policy"):format(tostring(k))) end,
+    __index = function(_, k)
+      if k == "now" then return tonumber(C.pl_engine_now(state._ptr)) end
+      if shown[k] == nil then err.unknown("the state of a step", tostring(k), err.names(shown)) end
+      return shown[k]
+    end }))
 end
 
 -- The engine ------------------------------------------------------------------------------------------------
@@ -118,7 +149,8 @@ local Engine = {}
 Engine.__index = Engine
 
 local finish = { [C.PL_FINISH_STOP] = "stop", [C.PL_FINISH_LENGTH] = "length",
-  [C.PL_FINISH_CANCELLED] = "cancelled", [C.PL_FINISH_ERROR] = "error" }
+  [C.PL_FINISH_CANCELLED] = "cancelled", [C.PL_FINISH_ERROR] = "error", [C.PL_FINISH_DEADLINE] = "deadline",
+  [C.PL_FINISH_INTEGRITY] = "integrity" }
 
 --- o: { dev, prog, cache, kv (format), context, batch, tokens, vocab, schedule, box }
 function M.open(o)
@@ -144,7 +176,7 @@ function M.open(o)
     C.pl_kv_close(cache)
   end)
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
-  self.state = setmetatable({ _ptr = self.ptr, _kv = self.kv, _page = page, tokens = { left = 0 } }, state_mt)
+  self.state = new_state(self.ptr, page, tonumber(kv_opts.n_pages))
   self.shown = shown_to_policy(self.state)
   return self
 end
@@ -209,9 +241,10 @@ function Engine:step()
   if (self.n_open or 0) == 0 then return 0 end
   local state = self.state
   state:_look()
-  state.tokens.left = C.pl_engine_step_left(self.ptr)
-  self.run_policy(self.shown)
-  if not state:has_plan() then err.raise "engine: the policy plans nothing, though requests wait" end
+  self.run_policy(self.shown, state)
+  if not state:has_plan() and state._queue.n_events == 0 then
+    err.raise "engine: the policy plans nothing, though requests wait"
+  end
   local ok, code = check(C.pl_engine_step(self.ptr, e))
   if not ok then err.raise(("engine: the step failed: %s"):format(code), nil, code) end
   self:collect()

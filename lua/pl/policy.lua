@@ -10,32 +10,105 @@ function M.state(s)
   return s
 end
 
---- Every running request gets its token; what is left of the step goes to prompts, first come first served.
-function M.decode_first(s)
-  for r in s:running() do s:decode(r) end
-  for r in s:waiting() do
-    if s.tokens.left == 0 or s.pages.free < s:pages_for(r) then break end
-    if not s:prefill(r, math.min(r.left, s.tokens.left)) then break end
+-- Every request that decodes gets its token. Where the cache has no page left for one, the youngest gives up its
+-- own: it waits and is computed anew.
+local function decode_all(s)
+  for r in s:running() do
+    while not s:decode(r) do
+      if s.tokens.left == 0 or s.rows.left == 0 then return end
+      local last = s:youngest()
+      s:preempt(last)
+      if last.id == r.id then break end
+    end
   end
 end
 
-arg.functions("pl.policy", M, { decode_first = { "s", function(s)
-  if s == nil or not states[s] then return schema.show(s) .. ", want the state that a schedule is given" end
-end } })
+-- Prompts in the order that `next` gives them, as much of each as the step has room for.
+local function prefill_all(s, next)
+  for r in next do
+    local pages = s:pages_for(r)
+    if s.tokens.left == 0 or s.rows.left == 0 then return end
+    if pages > 0 and s.pages.free - pages < s.pages.reserve then return end
+    if not s:prefill(r, math.min(r.left, s.tokens.left)) then return end
+  end
+end
 
---- A function that runs one step's policy: the recipe's, or decode_first where that one fails.
---- counter.failures counts; the first failure is told once.
+local LOOK_AHEAD = 256 -- waiting requests that are put in order; the others wait behind them
+
+-- The waiting requests, sorted by keys[r], the least first; where they are equal, as they came.
+local function sorted(s, key)
+  local list, keys, place = {}, {}, {}
+  for r in s:waiting() do
+    local n = #list + 1
+    list[n], keys[r], place[r] = r, key(r), n
+    if n == LOOK_AHEAD then break end
+  end
+  table.sort(list, function(a, b)
+    if keys[a] ~= keys[b] then return keys[a] < keys[b] end
+    return place[a] < place[b]
+  end)
+  local i = 0
+  return function()
+    i = i + 1
+    return list[i]
+  end
+end
+
+--- Every running request gets its token; what is left of the step goes to prompts, first come first served.
+function M.decode_first(s)
+  decode_all(s)
+  prefill_all(s, s:waiting())
+end
+
+--- As decode_first, but the next prompt is one of the tenant that has been served least: the virtual token counter
+--- of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
+function M.fair(s)
+  decode_all(s)
+  prefill_all(s, sorted(s, function(r) return s:served(r) end))
+end
+
+--- As decode_first, but the prompt whose deadline comes first goes first; those without one go last.
+function M.deadline(s)
+  decode_all(s)
+  prefill_all(s, sorted(s, function(r) return r.deadline_s > 0 and r.deadline_s or math.huge end))
+end
+
+--- As decode_first, but the prompt of which the prefix cache has most goes first, before its pages are gone.
+function M.longest_prefix_first(s)
+  decode_all(s)
+  prefill_all(s, sorted(s, function(r) return -s:cached(r) end))
+end
+
+--- The policies by name.
+M.names = { "decode_first", "fair", "deadline", "longest_prefix_first" }
+local takes = { "s", function(s)
+  if s == nil or not states[s] then return schema.show(s) .. ", want the state that a schedule is given" end
+end }
+local checked = {}
+for _, name in ipairs(M.names) do checked[name] = takes end
+arg.functions("pl.policy", M, checked)
+local ours = {}
+for _, name in ipairs(M.names) do ours[M[name]] = true end
+
+--- A function that runs one step's policy: the recipe's under the limits of its box, or decode_first where that one
+--- fails. It is called with the state as recipes see it, and the engine's own. counter.failures counts; the first
+--- failure of a policy is told once.
 function M.runner(schedule, box, counter)
-  if not schedule or schedule == M.decode_first then return M.decode_first end
-  return function(s)
-    local ok, e = pcall(box.step, box, schedule, s)
-    if ok and s:has_plan() then return end
-    if counter.failures == 0 then
+  schedule = schedule or M.decode_first
+  if ours[schedule] then
+    return function(_, own) schedule(own) end
+  end
+  local told = false
+  return function(shown, own)
+    local ok, e = pcall(box.step, box, schedule, shown)
+    if ok and own:has_plan() then return end
+    if not told then
       io.stderr:write("perilune: the recipe's schedule failed, decode_first takes its place\n",
         ok and "it planned nothing, though requests wait" or tostring(e), "\n")
     end
+    told = true
     counter.failures = counter.failures + 1
-    M.decode_first(s)
+    M.decode_first(own)
   end
 end
 

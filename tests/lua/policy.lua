@@ -19,7 +19,7 @@ local function with(schedule)
 end
 
 -- tokens of eight requests under a schedule, and how often it failed
-local function run(schedule, o)
+local function run(schedule, o, priority)
   local path = with(schedule)
   local opts = { weights = "tests/data/tiny-llama", batch = 4, tokens = 16, context = 128, act = "f32" }
   for k, v in pairs(o or {}) do opts[k] = v end
@@ -29,7 +29,7 @@ local function run(schedule, o)
   for i = 1, 4 do
     local ids = {}
     for k = 1, i * 9 do ids[k] = (i * 31 + k * 7) % 1000 + 3 end
-    rs[i] = m:submit { ids = ids, max_tokens = 6, ignore_eos = true, priority = i,
+    rs[i] = m:submit { ids = ids, max_tokens = 6, ignore_eos = true, priority = priority and i,
       on_token = function() order[#order + 1] = i end }
   end
   local steps = 0
@@ -47,6 +47,8 @@ end
 local want, failures, order = run "pl.policy.decode_first"
 verdict(select(2, want:gsub("%d+", "")) == 24 and failures == 0, "decode_first: " .. want)
 verdict(order[1] == 1, "first come, first served")
+local same_tokens, _, by_priority = run("pl.policy.decode_first", nil, true)
+verdict(same_tokens == want and by_priority[1] == 4, "the highest priority first")
 
 local function same(schedule, what, fails)
   local got, n, o, steps = run(schedule)
@@ -58,8 +60,9 @@ local last_first = [[function(s)
     for r in s:running() do s:decode(r) end
     local list = {}
     for r in s:waiting() do list[#list + 1] = r end
-    for i = #list, 1, -1 do
-      if s.tokens.left > 0 then s:prefill(list[i], math.min(list[i].left, s.tokens.left)) end
+    table.sort(list, function(a, b) return a.id > b.id end)
+    for _, r in ipairs(list) do
+      if s.tokens.left > 0 then s:prefill(r, math.min(r.left, s.tokens.left)) end
     end
   end]]
 local o = same(last_first, "last come, first served")

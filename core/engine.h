@@ -1,0 +1,67 @@
+#ifndef PL_ENGINE_H
+#define PL_ENGINE_H
+/* The engine's inside, shared by sched.c (who is there, who is planned) and engine.c (the step). */
+#include "metrics.h"
+#include "prefix.h"
+#include "prog.h"
+
+typedef struct slot {
+    int32_t *token; /* [cap] prompt, then answer */
+    int32_t cap, n;
+    int32_t *stop; /* [n_stop] */
+    int32_t n_stop;
+    pl_key *key; /* [n_keys] of full pages of the known tokens */
+    int32_t n_keys, key_cap;
+    int32_t n_public; /* pages of its sequence that the prefix cache knows */
+    pl_key root;
+    int32_t planned;       /* its entry in the plan, -1: none */
+    double last_s;         /* of the last token */
+    pl_sample_opts sample; /* bias arrays are own copies */
+} slot;
+
+typedef struct tenant {
+    double served;  /* tokens */
+    int32_t n_open; /* requests waiting or running */
+} tenant;
+
+typedef struct queue {
+    const pl_request **request; /* [cap], by priority, then by age */
+    int32_t n, cap;
+} queue;
+
+struct pl_engine {
+    pl_engine_opts o;
+    pl_cost cost;
+    pl_prog *prog; /* NULL: simulated */
+    pl_kv *kv;
+    pl_prefix *prefix; /* NULL: none */
+    double clock_s;    /* simulated */
+    pl_request *req;   /* [max_requests] what policies read */
+    slot *slot;        /* [max_requests] */
+    int32_t *unused;   /* [n_unused] slots */
+    int32_t n_unused;
+    tenant *tenant; /* [n_tenants] */
+    queue running, waiting;
+    const pl_request **seen; /* [max_requests] as the step begins: those that run, then those that wait */
+    int64_t n_submitted;
+    pl_span *span; /* the plan: [n_plan] */
+    int32_t *who;  /* [n_plan] slot of each span */
+    int64_t *need; /* [n_plan] pages of each, beyond those held */
+    int32_t n_plan, plan_tokens;
+    int64_t plan_pages;  /* that the plan needs beyond those held */
+    int32_t *ids, *rows; /* [max_tokens], [max_rows] */
+    pl_hold *hold;       /* [n_pages] scratch */
+    float *scratch;      /* [n_vocab] */
+    pl_event *event;     /* [event_cap] */
+    int32_t n_events, event_cap;
+    bool stepped; /* the events are of a step that ended */
+    pl_metrics m;
+};
+
+/* sched.c */
+int32_t pl_sched_find(const pl_engine *e, int64_t id); /* slot of a request that waits or runs, -1: none */
+void pl_sched_finish(pl_engine *e, int32_t i, int32_t why);
+void pl_sched_post(pl_engine *e, int32_t i, const pl_sampled *s); /* s NULL: no token */
+void pl_sched_publish(pl_engine *e, int32_t i);                   /* its full pages become known to the prefix cache */
+void pl_sched_clear(slot *s);
+#endif

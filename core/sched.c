@@ -1,0 +1,381 @@
+/* sched.c: who waits and who runs, and the plan of the next step. A policy (Lua) reads the request records and names how
+ * many tokens of which request the step takes; every entry is checked here against the room that the step and the cache
+ * have, so that a step that is planned can run. */
+#include "engine.h"
+#include "mem.h"
+#include <stdlib.h>
+
+/* Queues ------------------------------------------------------------------------------------------------- */
+
+static bool before(const pl_request *a, const pl_request *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->id < b->id;
+}
+
+/* Where a request is in a queue, or would be. */
+static int32_t place(const queue *q, const pl_request *r)
+{
+    int32_t lo = 0, hi = q->n;
+    while (lo < hi) {
+        const int32_t mid = (lo + hi) / 2;
+        if (before(q->request[mid], r))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void enter(queue *q, const pl_request *r) /* has room for every request from the start */
+{
+    const int32_t i = place(q, r);
+    memmove(q->request + i + 1, q->request + i, (size_t)(q->n - i) * sizeof *q->request);
+    q->request[i] = r;
+    q->n++;
+}
+
+static void leave(queue *q, const pl_request *r)
+{
+    const int32_t i = place(q, r);
+    PL_ASSERT(i < q->n && q->request[i] == r);
+    q->n--;
+    memmove(q->request + i, q->request + i + 1, (size_t)(q->n - i) * sizeof *q->request);
+}
+
+static void move(pl_engine *e, int32_t i, int32_t state)
+{
+    pl_request *r = &e->req[i];
+    if (r->state == state) return;
+    if (r->state == PL_RUNNING) leave(&e->running, r);
+    if (r->state == PL_WAITING) leave(&e->waiting, r);
+    r->state = state;
+    if (state == PL_RUNNING) enter(&e->running, r);
+    if (state == PL_WAITING) enter(&e->waiting, r);
+}
+
+int32_t pl_sched_find(const pl_engine *e, int64_t id)
+{
+    if (id <= 0) return -1;
+    const int32_t i = (int32_t)(id % e->o.max_requests);
+    return e->req[i].id == id && (e->req[i].state == PL_WAITING || e->req[i].state == PL_RUNNING) ? i : -1;
+}
+
+/* Requests ----------------------------------------------------------------------------------------------- */
+
+void pl_sched_clear(slot *s)
+{
+    free(s->token);
+    free(s->stop);
+    free(s->key);
+    free((void *)(uintptr_t)s->sample.bias_id);
+    free((void *)(uintptr_t)s->sample.bias);
+    memset(s, 0, sizeof *s);
+    s->planned = -1;
+}
+
+static void *copy_of(const void *src, size_t bytes)
+{
+    void *p = malloc(bytes ? bytes : 1);
+    if (p && bytes) memcpy(p, src, bytes);
+    return p;
+}
+
+static int check_request(const pl_engine *e, const pl_request_opts *o, pl_err *err)
+{
+    if (o->n_prompt < 1) return pl_fail(err, PL_EARG, "request: the prompt is empty");
+    if (o->max_out < 0) return pl_fail(err, PL_EARG, "request: %d tokens wanted, want 0 or more", o->max_out);
+    if (o->tenant < 0 || o->tenant >= e->o.n_tenants)
+        return pl_fail(err, PL_EARG, "request: tenant %d, want 0 to %d", o->tenant, e->o.n_tenants - 1);
+    if (!(o->deadline_s >= 0)) return pl_fail(err, PL_EARG, "request: deadline %g s, want 0 or more", o->deadline_s);
+    for (int32_t i = 0; i < o->n_prompt; i++)
+        if (o->prompt[i] < 0 || o->prompt[i] >= e->o.n_vocab)
+            return pl_fail(err, PL_EARG, "request: token %d of the prompt is %d, the vocabulary has %d", i,
+                           o->prompt[i], e->o.n_vocab);
+    for (int32_t i = 0; i < o->n_stop; i++)
+        if (o->stop[i] < 0 || o->stop[i] >= e->o.n_vocab)
+            return pl_fail(err, PL_EARG, "request: stop token %d, the vocabulary has %d", o->stop[i], e->o.n_vocab);
+    PL_TRY(pl_sample_check(&o->sample, e->o.n_vocab, err));
+    const int64_t page = e->kv->o.page, total = (int64_t)o->n_prompt + o->max_out;
+    if ((total + page - 1) / page > e->kv->o.n_pages)
+        return pl_fail(err, PL_EARG, "request: %d tokens of prompt and %d of answer, the cache holds %lld", o->n_prompt,
+                       o->max_out, (long long)(e->kv->o.n_pages * page));
+    return PL_OK;
+}
+
+static int fill_slot(slot *s, const pl_request_opts *o, pl_err *err)
+{
+    s->sample = o->sample;
+    s->token = copy_of(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt);
+    s->n = s->cap = o->n_prompt;
+    s->stop = copy_of(o->stop, (size_t)o->n_stop * sizeof *o->stop);
+    s->n_stop = o->n_stop;
+    s->sample.bias_id = copy_of(o->sample.bias_id, (size_t)o->sample.n_bias * sizeof *o->sample.bias_id);
+    s->sample.bias = copy_of(o->sample.bias, (size_t)o->sample.n_bias * sizeof *o->sample.bias);
+    s->planned = -1;
+    if (s->token && s->stop && s->sample.bias_id && s->sample.bias) return PL_OK;
+    pl_sched_clear(s);
+    return pl_fail(err, PL_ENOMEM, "request: no memory for a prompt of %d tokens", o->n_prompt);
+}
+
+/* The chain of keys starts from the tenant and the salt. */
+static void set_root(slot *s, const pl_request_opts *o)
+{
+    pl_key part[2];
+    pl_prefix_root(&part[0], &o->tenant, sizeof o->tenant);
+    pl_prefix_root(&part[1], o->salt, o->n_salt);
+    pl_prefix_root(&s->root, part, sizeof part);
+}
+
+/* A tenant that comes back does not bring the turns that it did not take. */
+static void arrive(pl_engine *e, int32_t who)
+{
+    tenant *t = &e->tenant[who];
+    double least = -1;
+    for (int32_t i = 0; t->n_open == 0 && i < e->o.n_tenants; i++)
+        if (e->tenant[i].n_open && (least < 0 || e->tenant[i].served < least)) least = e->tenant[i].served;
+    if (t->n_open == 0 && least > t->served) t->served = least;
+    t->n_open++;
+}
+
+int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err *err)
+{
+    PL_TRY(check_request(e, o, err));
+    if (e->n_unused == 0) {
+        e->m.refused++;
+        return pl_fail(err, PL_EFULL, "engine: all %d places for requests are taken", e->o.max_requests);
+    }
+    const int32_t i = e->unused[e->n_unused - 1];
+    PL_TRY(fill_slot(&e->slot[i], o, err));
+    e->n_unused--;
+    if (e->prefix) set_root(&e->slot[i], o);
+    const double now = o->arrived_s > 0 ? o->arrived_s : pl_engine_now(e);
+    e->req[i] = (pl_request){.id = ++e->n_submitted * e->o.max_requests + i,
+                             .state = PL_UNUSED,
+                             .seq = -1,
+                             .n_prompt = o->n_prompt,
+                             .max_out = o->max_out,
+                             .left = o->n_prompt,
+                             .priority = o->priority,
+                             .tenant = o->tenant,
+                             .arrived_s = now,
+                             .deadline_s = o->deadline_s > 0 ? now + o->deadline_s : 0};
+    arrive(e, o->tenant);
+    move(e, i, PL_WAITING);
+    *id = e->req[i].id;
+    e->m.submitted++;
+    return PL_OK;
+}
+
+void pl_sched_post(pl_engine *e, int32_t i, const pl_sampled *s)
+{
+    PL_ASSERT(e->n_events < e->event_cap);
+    pl_event *v = &e->event[e->n_events++];
+    *v = (pl_event){.id = e->req[i].id, .finish = e->req[i].finish, .n_out = e->req[i].n_out, .sampled = {.token = -1}};
+    if (s) v->sampled = *s;
+}
+
+/* Full pages of the known tokens get their keys. */
+static int extend_keys(pl_engine *e, slot *s, int32_t n, pl_err *err)
+{
+    PL_TRY(pl_mem_grow((void **)&s->key, &s->key_cap, n, sizeof *s->key, err));
+    for (; s->n_keys < n; s->n_keys++) {
+        const pl_key *last = s->n_keys ? &s->key[s->n_keys - 1] : &s->root;
+        pl_prefix_next(&s->key[s->n_keys], last, s->token + (int64_t)s->n_keys * e->kv->o.page, e->kv->o.page);
+    }
+    return PL_OK;
+}
+
+void pl_sched_publish(pl_engine *e, int32_t i)
+{
+    slot *s = &e->slot[i];
+    const pl_request *r = &e->req[i];
+    const int32_t full = r->n_done / e->kv->o.page;
+    if (!e->prefix || r->seq < 0 || s->n_public >= full) return;
+    if (extend_keys(e, s, full, NULL) < 0) return; /* no memory for keys: the pages are found by nobody */
+    for (; s->n_public < full; s->n_public++) {
+        const int32_t k = s->n_public;
+        pl_prefix_put(e->prefix, &e->kv->seq[r->seq], k, &s->key[k], k ? &s->key[k - 1] : NULL);
+    }
+}
+
+static void give_back(pl_engine *e, int32_t i)
+{
+    pl_request *r = &e->req[i];
+    if (r->seq >= 0) pl_kv_seq_free(e->kv, r->seq);
+    r->seq = -1;
+    e->slot[i].n_public = 0;
+}
+
+/* Takes a request out of the plan. */
+static void unplan(pl_engine *e, int32_t i)
+{
+    const int32_t k = e->slot[i].planned, last = e->n_plan - 1;
+    if (k < 0) return;
+    e->plan_tokens -= e->span[k].n;
+    e->plan_pages -= e->need[k];
+    e->span[k] = e->span[last];
+    e->who[k] = e->who[last];
+    e->need[k] = e->need[last];
+    e->slot[e->who[k]].planned = k;
+    e->slot[i].planned = -1;
+    e->n_plan--;
+}
+
+void pl_sched_finish(pl_engine *e, int32_t i, int32_t why)
+{
+    pl_request *r = &e->req[i];
+    const double now = pl_engine_now(e);
+    unplan(e, i);
+    if (why != PL_FINISH_INTEGRITY) pl_sched_publish(e, i);
+    give_back(e, i);
+    move(e, i, PL_FINISHED);
+    r->finish = why;
+    e->m.finished[why]++;
+    pl_hist_add(&e->m.e2e_s, now - r->arrived_s);
+    pl_hist_add(&e->m.prompt_len, r->n_prompt);
+    pl_hist_add(&e->m.out_len, r->n_out);
+    e->tenant[r->tenant].n_open--;
+    pl_sched_clear(&e->slot[i]);
+    e->unused[e->n_unused++] = i;
+}
+
+int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err)
+{
+    const int32_t i = pl_sched_find(e, id);
+    if (i < 0) return pl_fail(err, PL_ENAME, "engine: no running request %lld", (long long)id);
+    pl_sched_finish(e, i, PL_FINISH_CANCELLED);
+    return PL_OK;
+}
+
+/* What a policy asks ------------------------------------------------------------------------------------- */
+
+static void expire(pl_engine *e, const queue *q)
+{
+    const double now = pl_engine_now(e);
+    for (int32_t k = q->n - 1; k >= 0; k--) {
+        const pl_request *r = q->request[k];
+        if (r->deadline_s <= 0 || now < r->deadline_s) continue;
+        const int32_t i = pl_sched_find(e, r->id);
+        pl_sched_finish(e, i, PL_FINISH_DEADLINE);
+        pl_sched_post(e, i, NULL);
+    }
+}
+
+void pl_engine_look(pl_engine *e, pl_queue *out)
+{
+    if (e->stepped) e->n_events = 0;
+    e->stepped = false;
+    expire(e, &e->running);
+    expire(e, &e->waiting);
+    memcpy(e->seen, e->running.request, (size_t)e->running.n * sizeof *e->seen);
+    memcpy(e->seen + e->running.n, e->waiting.request, (size_t)e->waiting.n * sizeof *e->seen);
+    *out = (pl_queue){e->seen, e->seen + e->running.n, e->running.n, e->waiting.n, e->n_events};
+}
+
+int32_t pl_engine_step_left(const pl_engine *e) { return e->o.max_tokens - e->plan_tokens; }
+int32_t pl_engine_rows_left(const pl_engine *e) { return e->o.max_rows - e->n_plan; }
+
+static int64_t unplanned_pages(const pl_engine *e)
+{
+    return pl_kv_free_pages(e->kv) + pl_prefix_idle(e->prefix) - e->plan_pages;
+}
+
+int64_t pl_engine_free_pages(const pl_engine *e)
+{
+    int64_t n = unplanned_pages(e);
+    for (int32_t k = 0; k < e->running.n; k++) {
+        const pl_request *r = e->running.request[k];
+        const int32_t i = pl_sched_find(e, r->id);
+        if (r->left > 1) n -= pl_kv_need(e->kv, r->seq, r->left);
+        if (r->left > 1 && e->slot[i].planned >= 0) n += e->need[e->slot[i].planned];
+    }
+    return n;
+}
+
+/* Pages of a request that may be taken from the cache: the last token has to be computed, for its logits. */
+static int32_t findable(const pl_engine *e, const slot *s) { return (s->n - 1) / e->kv->o.page; }
+
+int32_t pl_engine_cached(pl_engine *e, int64_t id)
+{
+    const int32_t i = pl_sched_find(e, id);
+    if (i < 0 || !e->prefix || e->req[i].seq >= 0) return 0;
+    slot *s = &e->slot[i];
+    if (extend_keys(e, s, findable(e, s), NULL) < 0) return 0;
+    return pl_prefix_count(e->prefix, s->key, findable(e, s)) * e->kv->o.page;
+}
+
+double pl_engine_served(const pl_engine *e, int32_t t) { return t >= 0 && t < e->o.n_tenants ? e->tenant[t].served : 0; }
+
+/* A sequence for a request, with what the prefix cache has of it. */
+static int begin(pl_engine *e, int32_t i, pl_err *err)
+{
+    pl_request *r = &e->req[i];
+    slot *s = &e->slot[i];
+    int32_t n = 0;
+    PL_TRY(pl_kv_seq_new(e->kv, r->id, &r->seq, err));
+    if (e->prefix && extend_keys(e, s, findable(e, s), err) == PL_OK)
+        n = pl_prefix_take(e->prefix, s->key, findable(e, s), r->id, e->hold);
+    if (n && pl_kv_adopt(e->kv, r->seq, e->hold, n, err) < 0) {
+        for (int32_t k = 0; k < n; k++) (void)pl_tags_drop(&e->kv->tags, e->hold[k]);
+        n = 0;
+    }
+    s->n_public = n;
+    r->n_done = r->n_cached = n * e->kv->o.page;
+    r->left = s->n - r->n_done;
+    return PL_OK;
+}
+
+static void undo_begin(pl_engine *e, int32_t i)
+{
+    give_back(e, i);
+    e->req[i].n_done = e->req[i].n_cached = 0;
+    e->req[i].left = e->slot[i].n;
+}
+
+int pl_engine_plan(pl_engine *e, int64_t id, int32_t n, pl_err *err)
+{
+    const int32_t i = pl_sched_find(e, id);
+    if (i < 0) return pl_fail(err, PL_ENAME, "plan: no running request %lld", (long long)id);
+    pl_request *r = &e->req[i];
+    if (n < 1 || n > r->left)
+        return pl_fail(err, PL_EARG, "plan: %d tokens of request %lld, which has %d left", n, (long long)id, r->left);
+    if (e->slot[i].planned >= 0) return pl_fail(err, PL_EARG, "plan: request %lld twice in one step", (long long)id);
+    if (pl_engine_rows_left(e) == 0) return pl_fail(err, PL_EFULL, "plan: the step has %d requests", e->n_plan);
+    const bool fresh = r->seq < 0;
+    if (fresh) PL_TRY(begin(e, i, err));
+    n = (int32_t)pl_min(n, r->left);
+    const int64_t need = pl_kv_need(e->kv, r->seq, n);
+    int rc = PL_OK;
+    if (n > pl_engine_step_left(e))
+        rc = pl_fail(err, PL_EFULL, "plan: %d tokens, the step has room for %d", n, pl_engine_step_left(e));
+    else if (need > unplanned_pages(e))
+        rc = pl_fail(err, PL_EPAGES, "plan: %lld pages, the cache has %lld", (long long)need,
+                     (long long)unplanned_pages(e));
+    if (rc < 0) {
+        if (fresh) undo_begin(e, i);
+        return rc;
+    }
+    if (fresh) e->m.cached_tokens += (uint64_t)r->n_cached;
+    move(e, i, PL_RUNNING);
+    e->span[e->n_plan] = (pl_span){r->seq, n};
+    e->need[e->n_plan] = need;
+    e->who[e->n_plan] = i;
+    e->slot[i].planned = e->n_plan++;
+    e->plan_tokens += n;
+    e->plan_pages += need;
+    return PL_OK;
+}
+
+int pl_engine_preempt(pl_engine *e, int64_t id, pl_err *err)
+{
+    const int32_t i = pl_sched_find(e, id);
+    if (i < 0 || e->req[i].state != PL_RUNNING)
+        return pl_fail(err, PL_ENAME, "preempt: no running request %lld", (long long)id);
+    unplan(e, i);
+    pl_sched_publish(e, i);
+    undo_begin(e, i);
+    e->req[i].n_preempted++;
+    e->m.preempted++;
+    move(e, i, PL_WAITING);
+    return PL_OK;
+}
