@@ -15,6 +15,9 @@ typedef struct pl_row_ops {
     /* halves: pairs (j, j+p); else pairs (2j, 2j+1); y may be x */
     void (*turn)(float *y, const float *x, const float *sine, const float *cosine, bool halves, int64_t p);
     void (*to_bf16)(uint16_t *y, const float *x, int64_t n);
+    /* x / scale, rounded, then to E4M3 (vec.h); and a scale under which the row's largest finite magnitude is 448 */
+    void (*to_f8)(uint8_t *y, const float *x, float scale, int64_t n);
+    float (*f8_scale)(const float *x, int64_t n);
 } pl_row_ops;
 
 extern const pl_row_ops pl_row_ops_portable, pl_row_ops_avx2, pl_row_ops_avx512;

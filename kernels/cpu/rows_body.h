@@ -90,4 +90,28 @@ static void row_to_bf16(uint16_t *y, const float *x, int64_t n)
     }
 }
 
-const pl_row_ops ROW_OPS = {row_add, row_scale, row_rms_norm, row_swiglu, row_geglu, row_turns, row_turn, row_to_bf16};
+static void row_to_f8(uint8_t *y, const float *x, float scale, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += PL_LANES) {
+        const vf v = vf_div(vf_get(x + i, n - i), vf_set(scale));
+        if (n - i < PL_LANES)
+            vf_store_f8_n(y + i, v, n - i);
+        else
+            vf_store_f8(y + i, v);
+    }
+}
+
+/* The largest finite magnitude / 448; 1 where that is zero or nearly a denormal: all codes are 0 then. */
+static float row_f8_scale(const float *x, int64_t n)
+{
+    vf top = vf_set(0);
+    for (int64_t i = 0; i < n; i += PL_LANES) {
+        const vf v = vf_get(x + i, n - i), size = vf_max(v, vf_sub(vf_set(0), v));
+        top = vf_max(vf_if_less(size, vf_set(INFINITY), size, vf_set(0)), top);
+    }
+    const float most = vf_top(top);
+    return most < 0x1p-110f ? 1 : most / 448;
+}
+
+const pl_row_ops ROW_OPS = {row_add,   row_scale, row_rms_norm, row_swiglu, row_geglu,
+                            row_turns, row_turn,  row_to_bf16,  row_to_f8,  row_f8_scale};

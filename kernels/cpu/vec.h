@@ -18,7 +18,11 @@ enum { PL_LANES = 16 };
  *   vf_or_nan    a where a is NaN, else y
  *   vf_scale2    p * 2^n by an addition to the exponent; n are the low bits of t (see pl_vexp)
  *   vf_bf16      rounded to BF16, ties to even, NaN stays NaN
- *   vf_load_n    the first n lanes, the others 0; vf_store_n writes the first n: memory behind them is not touched */
+ *   vf_load_n    the first n lanes, the others 0; vf_store_n writes the first n: memory behind them is not touched
+ *   vf_load_f8   E4M3 codes, each as 2^-8 of its value: a code's bits with the exponent moved to a half's place are that
+ *                number, subnormals included. Exact in halves, BF16 and floats; no denormal occurs. NaN stays NaN.
+ *   vf_load_f8_sane  the same for codes of which none is NaN
+ *   vf_store_f8  rounded to E4M3, ties to even; above 448, infinity too, it is 448; NaN is 0x7f or 0xff */
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 
 #define VF_INLINE PL_INLINE
@@ -62,6 +66,31 @@ PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
 {
     const __m512i u = _mm512_srli_epi32(_mm512_castps_si512(vf_bf16(a)), 16);
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(u));
+}
+
+PL_INLINE __m256i vf_f8_halves(const uint8_t *p)
+{
+    const __m256i w = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_and_si256(_mm256_slli_epi16(w, 7), _mm256_set1_epi16((int16_t)0xbf80));
+}
+PL_INLINE vf vf_load_f8_sane(const uint8_t *p) { return _mm512_cvtph_ps(vf_f8_halves(p)); }
+PL_INLINE vf vf_load_f8(const uint8_t *p)
+{
+    const __m256i h = vf_f8_halves(p), top = _mm256_set1_epi16(0x3f80);
+    return _mm512_cvtph_ps(_mm256_or_si256(h, _mm256_cmpeq_epi16(_mm256_and_si256(h, top), top)));
+}
+PL_INLINE void vf_store_f8(uint8_t *p, vf x)
+{
+    const __m512i u = _mm512_castps_si512(x), a = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(a, 20), _mm512_set1_epi32(1));
+    const __m512i r = _mm512_srli_epi32(_mm512_add_epi32(a, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7ffff))), 20);
+    __m512i c = _mm512_min_epi32(_mm512_sub_epi32(r, _mm512_set1_epi32(120 << 3)), _mm512_set1_epi32(0x7e));
+    const __m512 tiny = _mm512_add_ps(_mm512_castsi512_ps(a), _mm512_set1_ps(0x1p14f)); /* in units of 2^-9 */
+    const __m512i s = _mm512_sub_epi32(_mm512_castps_si512(tiny), _mm512_set1_epi32(0x46800000));
+    c = _mm512_mask_mov_epi32(c, _mm512_cmplt_epi32_mask(a, _mm512_set1_epi32(0x3c800000)), s);
+    c = _mm512_mask_mov_epi32(c, _mm512_cmpgt_epi32_mask(a, _mm512_set1_epi32(0x7f800000)), _mm512_set1_epi32(0x7f));
+    c = _mm512_or_si512(c, _mm512_and_si512(_mm512_srli_epi32(u, 24), _mm512_set1_epi32(0x80)));
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(c));
 }
 
 #elif defined(__AVX2__) && defined(__FMA__)
@@ -137,6 +166,38 @@ PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
                   y = _mm256_srli_epi32(_mm256_castps_si256(r.b), 16);
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(x, y), 0xd8));
 }
+PL_INLINE __m256i vf_f8_halves(const uint8_t *p)
+{
+    const __m256i w = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_and_si256(_mm256_slli_epi16(w, 7), _mm256_set1_epi16((int16_t)0xbf80));
+}
+PL_INLINE vf vf_of_halves(__m256i h)
+{
+    return (vf){_mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+}
+PL_INLINE vf vf_load_f8_sane(const uint8_t *p) { return vf_of_halves(vf_f8_halves(p)); }
+PL_INLINE vf vf_load_f8(const uint8_t *p)
+{
+    const __m256i h = vf_f8_halves(p), top = _mm256_set1_epi16(0x3f80);
+    return vf_of_halves(_mm256_or_si256(h, _mm256_cmpeq_epi16(_mm256_and_si256(h, top), top)));
+}
+PL_INLINE __m256i vf_f8_half(__m256 x)
+{
+    const __m256i u = _mm256_castps_si256(x), a = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(a, 20), _mm256_set1_epi32(1));
+    const __m256i r = _mm256_srli_epi32(_mm256_add_epi32(a, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7ffff))), 20);
+    __m256i c = _mm256_min_epi32(_mm256_sub_epi32(r, _mm256_set1_epi32(120 << 3)), _mm256_set1_epi32(0x7e));
+    const __m256 tiny = _mm256_add_ps(_mm256_castsi256_ps(a), _mm256_set1_ps(0x1p14f)); /* in units of 2^-9 */
+    const __m256i s = _mm256_sub_epi32(_mm256_castps_si256(tiny), _mm256_set1_epi32(0x46800000));
+    c = _mm256_blendv_epi8(c, s, _mm256_cmpgt_epi32(_mm256_set1_epi32(0x3c800000), a));
+    c = _mm256_blendv_epi8(c, _mm256_set1_epi32(0x7f), _mm256_cmpgt_epi32(a, _mm256_set1_epi32(0x7f800000)));
+    return _mm256_or_si256(c, _mm256_and_si256(_mm256_srli_epi32(u, 24), _mm256_set1_epi32(0x80)));
+}
+PL_INLINE void vf_store_f8(uint8_t *p, vf x)
+{
+    const __m256i w = _mm256_permute4x64_epi64(_mm256_packus_epi32(vf_f8_half(x.a), vf_f8_half(x.b)), 0xd8);
+    _mm_storeu_si128((__m128i *)p, _mm_packus_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
+}
 
 #else
 
@@ -169,6 +230,18 @@ VF_INLINE vf vf_load_bf16(const uint16_t *p) { PL_EACH(pl_bf16_f32(p[i])); }
 VF_INLINE void vf_store_bf16(uint16_t *p, vf a)
 {
     for (int i = 0; i < PL_LANES; i++) p[i] = pl_f32_bf16(a.v[i]);
+}
+PL_INLINE float pl_f8_small(uint8_t c)
+{
+    const uint32_t sign = (uint32_t)(c & 0x80) << 24, a = c & 0x7f;
+    if (a == 0x7f) return NAN;
+    return a < 8 ? (sign ? -0x1p-17f : 0x1p-17f) * (float)a : pl_bits_f32(sign | ((a << 20) + 0x38000000u));
+}
+VF_INLINE vf vf_load_f8(const uint8_t *p) { PL_EACH(pl_f8_small(p[i])); }
+VF_INLINE vf vf_load_f8_sane(const uint8_t *p) { return vf_load_f8(p); }
+VF_INLINE void vf_store_f8(uint8_t *p, vf a)
+{
+    for (int i = 0; i < PL_LANES; i++) p[i] = pl_f32_f8(a.v[i]);
 }
 #undef PL_EACH
 #endif
@@ -210,5 +283,17 @@ VF_INLINE void vf_store_bf16_n(uint16_t *p, vf a, int64_t n)
     uint16_t v[PL_LANES];
     vf_store_bf16(v, a);
     memcpy(p, v, sizeof *p * (size_t)n);
+}
+VF_INLINE vf vf_load_f8_n(const uint8_t *p, int64_t n)
+{
+    uint8_t v[PL_LANES] = {0};
+    memcpy(v, p, (size_t)n);
+    return vf_load_f8(v);
+}
+VF_INLINE void vf_store_f8_n(uint8_t *p, vf a, int64_t n)
+{
+    uint8_t v[PL_LANES];
+    vf_store_f8(v, a);
+    memcpy(p, v, (size_t)n);
 }
 #endif

@@ -18,12 +18,33 @@ return function(T)
     T.try(C.pl_kv_begin(kv, span, #a / 2, err))
   end
 
-  local function values(path, threads, dtype, dims, view)
+  -- what the cache makes of a head's row; by: the layer's scale, if the cache has one
+  local function stored(row, dtype, scale, by)
+    local out, most = {}, 0
+    if dtype ~= C.PL_F8 then
+      for i, x in ipairs(row) do out[i] = dtype == C.PL_BF16 and T.bf16(x) or x end
+      return out
+    end
+    for _, x in ipairs(row) do most = math.max(most, math.abs(x)) end
+    if scale == C.PL_SCALE_TOKEN then by = most == 0 and 1 or T.f32(most / 448) end
+    -- attention rounds a token's own scale to BF16, with the probability
+    local factor = scale == C.PL_SCALE_TOKEN and T.bf16(by) or by
+    for i, x in ipairs(row) do out[i] = T.f32(T.f8(T.f32(x / by)) * factor) end
+    return out
+  end
+
+  local function values(path, threads, dtype, dims, view, scale)
     local heads, key_dim, value_dim = unpack(dims)
+    scale = scale or C.PL_SCALE_NONE
     local dev = T.dev(path, threads)
     local s = C.pl_dev_stream(dev)
     local kv = open(dev, { layers = 3, heads = heads, key_dim = key_dim, value_dim = value_dim, page = 16,
-      dtype = dtype, n_pages = 9 })
+      dtype = dtype, n_pages = 9, scale = scale })
+    local by = ffi.new("float[?]", heads)
+    for i = 0, heads - 1 do by[i] = scale == C.PL_SCALE_HEAD and 0.01 * (i + 1) or 0.0071 end
+    if scale == C.PL_SCALE_TENSOR or scale == C.PL_SCALE_HEAD then
+      for layer = 0, 2 do T.try(C.pl_kv_set_scales(kv, layer, by, by, err)) end
+    end
     local seq = ffi.new "int32_t[1]"
     for _ = 1, 2 do T.try(C.pl_kv_seq_new(kv, 1, seq, err)) end
     local t = 37
@@ -38,9 +59,12 @@ return function(T)
     T.try(C.pl_attend(s, y.t, q.t, kv, 2, 1, 1, err))
     C.pl_kv_commit(kv, nil)
     local out, want = T.get(y), ffi.new("float[?]", y.n)
-    for i, x in ipairs(v) do want[i - 1] = dtype == C.PL_BF16 and T.bf16(x) or x end
-    T.same(want, out, y.n, "kv_append: values, %d heads of %d + %d, %s", heads, key_dim, value_dim,
-      T.path_name(path))
+    for row = 0, t * heads - 1 do
+      local x = { unpack(v, row * value_dim + 1, (row + 1) * value_dim) }
+      for d, r in ipairs(stored(x, dtype, scale, by[row % heads])) do want[row * value_dim + d - 1] = r end
+    end
+    T.same(want, out, y.n, "kv_append: values, %d heads of %d + %d, %s, scale kind %d", heads, key_dim,
+      value_dim, T.path_name(path), scale)
     T.release()
     C.pl_kv_close(kv)
   end
@@ -105,6 +129,9 @@ return function(T)
         for _, dims in ipairs { { 1, 1, 1 }, { 3, 64, 64 }, { 2, 17, 33 }, { 1, 256, 16 } } do
           values(path, 1, C.PL_BF16, dims, false)
           values(path, 3, C.PL_F32, dims, true)
+          for scale = C.PL_SCALE_TENSOR, C.PL_SCALE_TOKEN do
+            values(path, 2, C.PL_F8, dims, scale == C.PL_SCALE_HEAD, scale)
+          end
         end
       end
       keys(C.PL_BF16)

@@ -57,6 +57,16 @@ function T.bf16(x)
   union.u = high * 65536
   return union.f
 end
+function T.f8(x) -- E4M3: ties to even, at most 448
+  local a = math.min(math.abs(x), 448)
+  if x ~= x or a == 0 then return x end
+  local _, e = math.frexp(a)
+  local unit = math.ldexp(1, math.max(e - 4, -9))
+  local n = math.floor(a / unit)
+  local rest = a / unit - n
+  if rest > 0.5 or (rest == 0.5 and n % 2 == 1) then n = n + 1 end
+  return math.min(n * unit, 448) * (x < 0 and -1 or 1)
+end
 local seed = 1
 function T.seed(n) seed = n end
 function T.uniform() -- in [-1, 1), a float
