@@ -14,7 +14,7 @@ enum {
 int64_t pl_attend_work(int64_t rows, int64_t key_dim, int64_t value_dim)
 {
     const int64_t panel = pl_max(key_dim * PL_LANES, pl_round_up(value_dim, PL_LANES) * STEP);
-    return pl_round_up(rows * (SCORE_STRIDE + key_dim) + panel, PL_LANES);
+    return pl_round_up(rows * (SCORE_STRIDE + key_dim) + panel + 2 * PL_ATTEND_CHUNK, PL_LANES);
 }
 
 static const pl_attend_ops *ops_of(const pl_stream *s)

@@ -13,8 +13,14 @@
  *     O[d]    over positions in steps of 32 (at multiples of 32), as dot: P[u] * v[u][d]
  *   Chunks are merged in order: with M = max(m, m'), f = exp(m - M), g = exp(m' - M): l = fma(l, f, l' g),
  *   O = fma(O, f, O' g). y = O * (1 / l) + 0.
- * With a BF16 cache q and P are rounded to BF16 (l sums what was rounded), so that a tile unit can do both products;
- * with an F32 cache nothing is rounded. So neither the batch, nor the split into spans, nor threads change a bit.
+ * With a BF16 or FP8 cache q and P are rounded to BF16 (l sums what was rounded), so that a tile unit can do both
+ * products; with an F32 cache nothing is rounded.
+ * An E4M3 code c stands for 2^-8 of its value in both products: exact in BF16 as in a half, and the bits of c with the
+ * exponent moved. The scales, K and V, come in afterwards, each product of two floats rounded:
+ *   one for the tensor or head:  t[u] = dot[u] * ((scale * K) * 2^8);  y = ((O * (1 / l)) * (V * 2^8)) + 0
+ *   one for each token and head: t[u] = (dot[u] * (scale * 2^8)) * K[u]; l sums P as it is, and P[u] * V[u], rounded
+ *                                to BF16, takes the place of P in O;  y = ((O * (1 / l)) * 2^8) + 0
+ * (kv_append.c has the other way.) So neither the batch, nor the split into spans, nor threads change a bit.
  * A NaN or infinity reaches only queries of its own sequence, and a later token's at most those of the same step. */
 #include "kv.h"
 
