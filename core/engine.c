@@ -12,6 +12,8 @@ static int check_opts(const pl_engine_opts *o, const pl_prog *prog, const pl_kv 
                        o->max_requests, o->max_tokens, o->n_vocab);
     if (o->max_rows < 0 || o->n_tenants < 0)
         return pl_fail(err, PL_EARG, "engine: %d rows, %d tenants, want 0 or more", o->max_rows, o->n_tenants);
+    if (!(o->scrub >= 0 && o->scrub < 1))
+        return pl_fail(err, PL_EARG, "engine: a scrub of %g of the time, want 0 to 1", (double)o->scrub);
     if (!prog != (o->cost != NULL) || kv->o.dry != !prog)
         return pl_fail(err, PL_EARG, "engine: want a program, or costs and a dry cache");
     if (o->cost && !(o->cost->bytes_s > 0 && o->cost->flop_s > 0))
@@ -231,6 +233,19 @@ static void forget_plan(pl_engine *e)
     e->plan_pages = 0;
 }
 
+/* Pages are looked at while the scrub's share of the time lasts; what it took too much is taken from its next share. */
+static void scrub(pl_engine *e, double step_s)
+{
+    e->scrub_s += e->o.scrub * step_s;
+    while (e->prog && e->scrub_s > 0 && e->kv->o.check == PL_CHECK_DIGESTS) {
+        const double start = pl_now_s();
+        const int32_t damaged = pl_kv_scrub(e->kv, 1);
+        e->m.damaged_pages += (uint64_t)damaged;
+        e->m.scrubbed_pages++;
+        e->scrub_s -= pl_now_s() - start;
+    }
+}
+
 int pl_engine_step(pl_engine *e, pl_err *err)
 {
     if (e->stepped) e->n_events = 0;
@@ -259,6 +274,7 @@ int pl_engine_step(pl_engine *e, pl_err *err)
     }
     e->m.steps++;
     e->m.step_s += pl_engine_now(e) - start;
+    scrub(e, pl_engine_now(e) - start);
     return PL_OK;
 }
 

@@ -386,7 +386,10 @@ static void end(pl_kv *kv, bool commit)
 {
     for (int32_t i = 0; i < kv->n_spans; i++) {
         pl_kv_seq *s = &kv->seq[kv->span[i].seq];
-        if (commit && !kv->found[i]) s->len += s->step_n;
+        if (commit && !kv->found[i]) {
+            pl_kv_seal(kv, s, s->len, s->len + s->step_n);
+            s->len += s->step_n;
+        }
         s->step_n = 0;
         shrink(kv, s, pages_of(kv, s->len));
     }

@@ -74,5 +74,8 @@ int64_t pl_kv_need(const pl_kv *kv, int32_t seq, int32_t n);
 PL_INLINE pl_hold pl_kv_hold(const pl_kv_seq *s, int32_t i) { return (pl_hold){s->page[i], s->tag[i]}; }
 /* Puts n pages that are held for the sequence at the front of an empty one: it has n * page tokens then. */
 PL_MUST int pl_kv_adopt(pl_kv *kv, int32_t seq, const pl_hold *hold, int32_t n, pl_err *err);
+uint64_t pl_kv_digest(const void *page, int64_t bytes);
+/* Tokens from..to-1 of a sequence were committed: the pages that they filled get their digests. */
+void pl_kv_seal(pl_kv *kv, const pl_kv_seq *s, int64_t from, int64_t to);
 PL_INLINE uint8_t *pl_kv_page(const pl_kv *kv, int32_t page) { return kv->mem + page * kv->page_bytes; }
 #endif

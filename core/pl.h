@@ -221,6 +221,9 @@ int pl_kv_begin(pl_kv *kv, const pl_span *span, int32_t n, pl_err *err);
  * to someone else. Nothing of such a span was read or written. */
 int pl_kv_commit(pl_kv *kv, pl_err *err);
 void pl_kv_abort(pl_kv *kv); /* forget the step and give back the pages it took */
+/* PL_CHECK_DIGESTS: compares the next n full pages with their digests, round and round. Returns how many are damaged:
+ * they go to quarantine, and their holders end at their next step. */
+int32_t pl_kv_scrub(pl_kv *kv, int32_t n);
 int32_t pl_kv_mismatches(const pl_kv *kv, const pl_mismatch **out); /* of the last step that was committed */
 
 /* coll: ranks that work together. One handle a rank; every rank calls the same collectives in the same order. */
@@ -300,6 +303,7 @@ typedef struct pl_engine_opts {
     int32_t n_vocab;
     int32_t n_tenants; /* 0: one */
     bool prefix;       /* keep full pages, and find them again by their tokens */
+    float scrub;       /* share of the time spent comparing pages with their digests (PL_CHECK_DIGESTS) */
     const pl_cost *cost; /* instead of a program: time is the engine's own, answers are not computed */
 } pl_engine_opts;
 enum { PL_WAITING = 0, PL_RUNNING = 1, PL_FINISHED = 2, PL_UNUSED = 3 };
@@ -349,6 +353,7 @@ typedef struct pl_metrics { /* since the engine was opened */
     uint64_t steps, prompt_tokens, out_tokens, cached_tokens, submitted, refused, preempted;
     uint64_t finished[PL_N_FINISH];
     uint64_t mismatches; /* pages that were not their sequence's own */
+    uint64_t scrubbed_pages, damaged_pages;
     double step_s;       /* spent in steps */
     int64_t n_running, n_waiting;
     pl_kv_pages pages;

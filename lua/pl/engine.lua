@@ -143,6 +143,12 @@ local function shown_to_policy(state)
     end }))
 end
 
+--- The state of an engine's steps: { look(), own, shown }: own for policies of perilune's, shown for others.
+function M.state(ptr, page, pages)
+  local own = new_state(ptr, page, pages)
+  return { own = own, shown = shown_to_policy(own), queue = own._queue, look = function() own:_look() end }
+end
+
 -- The engine ------------------------------------------------------------------------------------------------
 
 local Engine = {}
@@ -176,8 +182,7 @@ function M.open(o)
     C.pl_kv_close(cache)
   end)
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
-  self.state = new_state(self.ptr, page, tonumber(kv_opts.n_pages))
-  self.shown = shown_to_policy(self.state)
+  self.state = M.state(self.ptr, page, tonumber(kv_opts.n_pages))
   return self
 end
 
@@ -240,9 +245,9 @@ end
 function Engine:step()
   if (self.n_open or 0) == 0 then return 0 end
   local state = self.state
-  state:_look()
-  self.run_policy(self.shown, state)
-  if not state:has_plan() and state._queue.n_events == 0 then
+  state.look()
+  self.run_policy(state.shown, state.own)
+  if not state.own:has_plan() and state.queue.n_events == 0 then
     err.raise "engine: the policy plans nothing, though requests wait"
   end
   local ok, code = check(C.pl_engine_step(self.ptr, e))

@@ -1,6 +1,6 @@
 -- Scheduling policies: who goes next. A policy reads records that live in C and appends to a plan that C
 -- checks; it can be unfair, it cannot corrupt memory. The state `s` is made by pl.engine.
-local arg, schema = require "pl.arg", require "pl.schema"
+local arg, err, schema = require "pl.arg", require "pl.err", require "pl.schema"
 local M = {}
 
 local states = setmetatable({}, { __mode = "k" })
@@ -89,6 +89,25 @@ for _, name in ipairs(M.names) do checked[name] = takes end
 arg.functions("pl.policy", M, checked)
 local ours = {}
 for _, name in ipairs(M.names) do ours[M[name]] = true end
+
+--- A policy by name, or from a file that returns function(s): the function, and the box that it runs in.
+function M.load(name)
+  for _, known in ipairs(M.names) do if name == known then return M[name] end end
+  local f = io.open(name, "rb")
+  local text = f and f:read(2 ^ 20)
+  if f then f:close() end
+  if not text then
+    local near = err.closest(name, M.names)
+    error(err.new(("no policy '%s'"):format(name) .. (near and (", did you mean '%s'?"):format(near) or ""),
+      { "neither a file nor one of: " .. table.concat(M.names, " ") }), 0)
+  end
+  local box = require("pl.sandbox").new { pl = require("pl").for_recipes, ["pl.nn"] = require "pl.nn" }
+  local policy = box:call(box:load(text, name))
+  if type(policy) ~= "function" then
+    error(err.new(("a policy file returns function(s), not %s"):format(type(policy)), nil, name, 1), 0)
+  end
+  return policy, box
+end
 
 --- A function that runs one step's policy: the recipe's under the limits of its box, or decode_first where that one
 --- fails. It is called with the state as recipes see it, and the engine's own. counter.failures counts; the first
