@@ -168,12 +168,20 @@ PL_INLINE const uint8_t *rows_at(const pl_attend_job *j, const pl_attend_block *
     return pl_kv_value(kv, b->seq, j->layer, pos) + kv->value_bytes / kv->o.heads * b->head;
 }
 
+/* Rows that meet a panel together: seven are four and three, because one alone waits for its own sums. */
+PL_INLINE int64_t row_group(int64_t rows)
+{
+    const int64_t groups = (rows + ROWS - 1) / ROWS;
+    return (rows + groups - 1) / groups;
+}
+
 /* Scores of all rows with the chunk's keys; s[rows][SCORE_STRIDE] */
 static void chunk_scores(const pl_attend_job *j, const pl_attend_block *b, int64_t base, range all, const float *q,
                          float *panel, float *s)
 {
     const pl_kv_opts *o = &j->kv->o;
     const int64_t per_head = b->n * j->group, dim = o->key_dim, stride = j->kv->key_bytes, head = stride / o->heads;
+    const int64_t group = row_group(per_head);
     for (int64_t t = all.lo / PL_LANES * PL_LANES; t < all.hi; t += PL_LANES) {
         const uint8_t *row = rows_at(j, b, true, base + t, 0), *next = rows_at(j, b, true, base + t + STEP, base + t);
         for (int64_t h = 0; h < b->heads; h++, row += head, next += head) {
@@ -181,8 +189,8 @@ static void chunk_scores(const pl_attend_job *j, const pl_attend_block *b, int64
             if (scores_direct((int)per_head, q + r0 * dim, dim, row, next, stride, o->dtype, s + r0 * SCORE_STRIDE + t))
                 continue;
             load_keys(row, next, stride, dim, o->dtype, panel);
-            for (int64_t r = 0; r < per_head; r += ROWS) {
-                const int n = (int)pl_min(ROWS, per_head - r);
+            for (int64_t r = 0; r < per_head; r += group) {
+                const int n = (int)pl_min(group, per_head - r);
                 const range v = visible_to(j, b, base, r, n);
                 if (t < v.hi && t + PL_LANES > v.lo)
                     scores(n, q + (r0 + r) * dim, dim, panel, s + (r0 + r) * SCORE_STRIDE + t);
@@ -197,7 +205,7 @@ static void chunk_values(const pl_attend_job *j, const pl_attend_block *b, int64
 {
     const pl_kv_opts *o = &j->kv->o;
     const int64_t per_head = b->n * j->group, dim = pl_round_up(o->value_dim, PL_LANES);
-    const int64_t stride = j->kv->value_bytes, head = stride / o->heads;
+    const int64_t stride = j->kv->value_bytes, head = stride / o->heads, group = row_group(per_head);
     for (int64_t t = all.lo / STEP * STEP; t < all.hi; t += STEP) {
         const int64_t terms = pl_min(STEP, all.hi - t);
         for (int64_t h = 0; h < b->heads; h++) {
@@ -212,8 +220,8 @@ static void chunk_values(const pl_attend_job *j, const pl_attend_block *b, int64
             if (values_direct((int)per_head, terms, p, row, next, stride, o->value_dim, o->dtype, out + r0 * dim))
                 continue;
             load_values(row, next, stride, o->value_dim, o->dtype, terms, panel);
-            for (int64_t r = 0; r < per_head; r += ROWS) {
-                const int n = (int)pl_min(ROWS, per_head - r);
+            for (int64_t r = 0; r < per_head; r += group) {
+                const int n = (int)pl_min(group, per_head - r);
                 const range v = visible_to(j, b, base, r, n);
                 if (t < v.hi && t + STEP > v.lo)
                     values(n, terms, p + r * SCORE_STRIDE, panel, dim, out + (r0 + r) * dim);
