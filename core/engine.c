@@ -189,6 +189,12 @@ static double cost_of(const pl_engine *e)
     return c->step_s + (read > compute ? read : compute);
 }
 
+void pl_engine_make_room(pl_engine *e, int64_t n)
+{
+    const int64_t missing = n - pl_kv_free_pages(e->kv);
+    if (missing > 0 && e->prefix) e->m.evicted_pages += (uint64_t)pl_prefix_evict(e->prefix, (int32_t)missing);
+}
+
 /* Runs the plan, or counts what it would take; returns the number of spans that were refused. */
 static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
 {
@@ -199,8 +205,7 @@ static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
         b.n_tokens += e->span[k].n;
         if (e->span[k].n == r->left) e->rows[b.n_rows++] = b.n_tokens - 1;
     }
-    const int64_t missing = e->plan_pages - pl_kv_free_pages(e->kv);
-    if (missing > 0 && e->prefix) e->m.evicted_pages += (uint64_t)pl_prefix_evict(e->prefix, (int32_t)missing);
+    pl_engine_make_room(e, e->plan_pages);
     if (e->prog) return pl_prog_run(e->prog, e->kv, &b, logits, err);
     e->clock_s += cost_of(e);
     PL_TRY(pl_kv_begin(e->kv, e->span, e->n_plan, err));

@@ -125,6 +125,41 @@ int pl_kv_set_scales(pl_kv *kv, int32_t layer, const float *key, const float *va
     return PL_OK;
 }
 
+static pl_kv_seq *find(const pl_kv *kv, int32_t seq)
+{
+    return seq >= 0 && seq < kv->n_seqs && kv->seq[seq].used ? &kv->seq[seq] : NULL;
+}
+
+static bool amax_of(const float *row, int32_t heads, int32_t dim, float *most)
+{
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t d = 0; d < dim; d++) {
+            const float v = fabsf(row[h * dim + d]);
+            if (!(v < INFINITY)) return false;
+            if (v > most[h]) most[h] = v;
+        }
+    return true;
+}
+
+int pl_kv_amax(const pl_kv *kv, int32_t seq, int32_t layer, float *key, float *value, pl_err *err)
+{
+    const pl_kv_opts *o = &kv->o;
+    const pl_kv_seq *s = find(kv, seq);
+    if (!s) return pl_fail(err, PL_EARG, "kv: no sequence %d", seq);
+    if (o->dtype != PL_F32 || !kv->mem || kv->dev->stream.kind != PL_DEV_CPU)
+        return pl_fail(err, PL_EDTYPE, "kv: magnitudes of an f32 cache in host memory only");
+    if (layer < 0 || layer >= o->layers)
+        return pl_fail(err, PL_EARG, "kv: layer %d, want 0 to %d", layer, o->layers - 1);
+    memset(key, 0, (size_t)o->heads * sizeof *key);
+    memset(value, 0, (size_t)o->heads * sizeof *value);
+    for (int64_t pos = 0; pos < s->len; pos++)
+        if (!amax_of((const float *)pl_kv_key(kv, s, layer, pos), o->heads, o->key_dim, key) ||
+            !amax_of((const float *)pl_kv_value(kv, s, layer, pos), o->heads, o->value_dim, value))
+            return pl_fail(err, PL_ELIMIT, "kv: layer %d: a key or value of token %lld is not finite", layer,
+                           (long long)pos);
+    return PL_OK;
+}
+
 int64_t pl_kv_free_pages(const pl_kv *kv) { return kv->tags.n_state[PL_PAGE_FREE]; }
 
 void pl_kv_count(const pl_kv *kv, pl_kv_pages *out)
@@ -152,11 +187,6 @@ int pl_kv_seq_new(pl_kv *kv, int64_t owner, int32_t *seq, pl_err *err)
     kv->seq[i].owner = owner;
     *seq = i;
     return PL_OK;
-}
-
-static pl_kv_seq *find(const pl_kv *kv, int32_t seq)
-{
-    return seq >= 0 && seq < kv->n_seqs && kv->seq[seq].used ? &kv->seq[seq] : NULL;
 }
 
 /* Room for n pages in the block table. */

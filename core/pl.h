@@ -208,6 +208,9 @@ int64_t pl_kv_page_bytes(const pl_kv_opts *o);
 /* PL_SCALE_TENSOR, PL_SCALE_HEAD: scales [heads] of one layer, all equal for _TENSOR. There is no default: a cache
  * without its scales refuses its first step. */
 int pl_kv_set_scales(pl_kv *kv, int32_t layer, const float *key, const float *value, pl_err *err);
+/* Largest magnitudes [heads] of a sequence's committed keys and values in one layer, 0 without any; for calibration. F32
+ * caches in host memory. NaN and infinity are an error. */
+int pl_kv_amax(const pl_kv *kv, int32_t seq, int32_t layer, float *key, float *value, pl_err *err);
 int64_t pl_kv_free_pages(const pl_kv *kv);
 void pl_kv_count(const pl_kv *kv, pl_kv_pages *out);
 int32_t pl_kv_readmit(pl_kv *kv); /* pages in quarantine because they were found damaged are used again; how many */
@@ -387,6 +390,8 @@ int32_t pl_engine_rows_left(const pl_engine *e);              /* requests that i
 /* Pages that are not taken by the plan, nor still to come for prompts that have begun; with what the prefix cache can
  * give back. */
 int64_t pl_engine_free_pages(const pl_engine *e);
+/* The prefix cache gives pages back until n are free, as far as it can: for sequences beside the requests. */
+void pl_engine_make_room(pl_engine *e, int64_t n);
 int32_t pl_engine_cached(pl_engine *e, int64_t id);           /* tokens of a waiting request that the prefix cache has */
 double pl_engine_served(const pl_engine *e, int32_t tenant);  /* tokens computed for it, raised to the least of the others when it comes back */
 int pl_engine_step(pl_engine *e, pl_err *err);                /* runs the plan; a request's own failure is an event */

@@ -4,7 +4,7 @@
 --   local ids = kv:begin { 1, 2, 3 }   ...ops...   kv:commit()
 local abi, err, schema, tensor, dev = require "pl.abi", require "pl.err", require "pl.schema",
   require "pl.tensor", require "pl.dev"
-local arg = require "pl.arg"
+local arg, cache = require "pl.arg", require "pl.cache"
 local C = abi.C
 local M = {}
 
@@ -14,18 +14,19 @@ Kv.__index = Kv
 local whole = schema.whole
 local fields = { "layers", "heads", "key_dim", "value_dim", layers = whole(1), heads = whole(1),
   key_dim = whole(1),
-  value_dim = whole(1), page = whole(16), context = whole(1), dtype = { f32 = true, bf16 = true } }
+  value_dim = whole(1), page = whole(16), context = whole(1), dtype = { f32 = true, bf16 = true, fp8 = true } }
 
 function M.options(o)
   local k = abi.new "pl_kv_opts"
   k.layers, k.heads, k.key_dim, k.value_dim = o.layers, o.heads, o.key_dim, o.value_dim
-  k.page, k.dtype, k.n_pages = o.page or 64, abi.dtype[o.dtype or "bf16"], o.n_pages
+  k.page, k.dtype, k.n_pages = o.page or 64, abi.dtype[cache.formats[o.dtype or "bf16"]], o.n_pages
     or math.ceil((o.context or 4096) / (o.page or 64))
+  if o.dtype == "fp8" then k.scale = C.PL_SCALE_TOKEN end
   return k
 end
 
---- pl.kv { layers =, heads =, key_dim =, value_dim =, page =, context =, dtype = "bf16" | "f32" }: one
---- sequence's cache.
+--- pl.kv { layers =, heads =, key_dim =, value_dim =, page =, context =, dtype = "bf16" | "f32" | "fp8" }: one
+--- sequence's cache; fp8 has a scale per token and head.
 function M.kv(o)
   o = schema.check("kv", fields, o)
   local out, seq = abi.new "pl_kv *[1]", abi.new "int32_t[1]"

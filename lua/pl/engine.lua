@@ -1,6 +1,7 @@
 -- The engine: requests go in, the policy plans each step over records that live in C, C runs it, events come
 -- out.
 local abi, err, policy, schema = require "pl.abi", require "pl.err", require "pl.policy", require "pl.schema"
+local cache, json = require "pl.cache", require "pl.json"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -151,6 +152,10 @@ end
 
 -- The engine ------------------------------------------------------------------------------------------------
 
+local MAX_TENANTS, MAX_INCIDENTS = 1024, 100
+local page_states = { [0] = "free", "owned", "quarantined" }
+local function tag_text(tag) return (tostring(tag):gsub("ULL", "")) end
+
 local Engine = {}
 Engine.__index = Engine
 
@@ -158,31 +163,35 @@ local finish = { [C.PL_FINISH_STOP] = "stop", [C.PL_FINISH_LENGTH] = "length",
   [C.PL_FINISH_CANCELLED] = "cancelled", [C.PL_FINISH_ERROR] = "error", [C.PL_FINISH_DEADLINE] = "deadline",
   [C.PL_FINISH_INTEGRITY] = "integrity" }
 
---- o: { dev, prog, cache, kv (format), context, batch, tokens, vocab, schedule, box }
+--- o: { dev, prog, cache (the recipe's), pool, context, vocab, schedule, box, integrity }
 function M.open(o)
-  local kv, ptr, page = abi.new "pl_kv *[1]", abi.new "pl_engine *[1]", o.cache.page
-  local kv_opts = abi.new "pl_kv_opts"
-  kv_opts.layers, kv_opts.heads, kv_opts.key_dim, kv_opts.value_dim = o.cache.layers, o.cache.heads,
-    o.cache.key_dim, o.cache.value_dim
-  kv_opts.page, kv_opts.dtype, kv_opts.n_pages = page, abi.dtype[o.kv], math.ceil(o.context / page) * o.batch
+  local kv, ptr, pool = abi.new "pl_kv *[1]", abi.new "pl_engine *[1]", o.pool
+  local integrity = o.integrity or {}
+  local kv_opts, figures_of = cache.options(o.cache, pool, o.context)
+  kv_opts.check = cache.checks[integrity.check or "pages"]
   check(C.pl_kv_open(kv, o.dev.ptr, kv_opts, e))
-  local self = setmetatable({ kv = kv[0], page = page, requests = {},
-    policy_counter = { failures = 0 } }, Engine)
-  self.kv_bytes = tonumber(C.pl_kv_page_bytes(kv_opts)) * tonumber(kv_opts.n_pages)
+  local self = setmetatable({ kv = kv[0], page = kv_opts.page, cache = figures_of, requests = {}, incidents = {},
+    integrity = integrity, policy_counter = { failures = 0 } }, Engine)
+  self.kv_bytes = figures_of.bytes
   local opts = abi.new "pl_engine_opts"
-  opts.max_requests, opts.max_tokens, opts.n_vocab = o.batch, o.tokens, o.vocab
-  local ok, what = pcall(function() return check(C.pl_engine_open(ptr, o.prog.ptr, self.kv, opts, e)) end)
+  opts.max_requests, opts.max_rows, opts.max_tokens, opts.n_vocab = pool.batch + pool.queue, pool.batch, pool.tokens,
+    o.vocab
+  opts.prefix, opts.n_tenants, opts.scrub = pool.prefix, MAX_TENANTS, integrity.scrub or 0.01
+  local ok, what = pcall(function()
+    cache.ready(self.kv, o.cache, pool)
+    return check(C.pl_engine_open(ptr, o.prog.ptr, self.kv, opts, e))
+  end)
   if not ok then
     self:close()
     error(what, 0)
   end
-  local cache = self.kv
+  local pages = self.kv
   self.ptr = abi.gc(ptr[0], function(p) -- one finalizer for both: it must go before the cache
     C.pl_engine_close(p)
-    C.pl_kv_close(cache)
+    C.pl_kv_close(pages)
   end)
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
-  self.state = M.state(self.ptr, page, tonumber(kv_opts.n_pages))
+  self.state = M.state(self.ptr, self.page, figures_of.pages)
   return self
 end
 
@@ -199,7 +208,8 @@ local function bias(t)
   end
 end
 local request_fields = { "ids", ids = id_list, max_tokens = schema.whole(0), stop = schema.list(schema.whole(0), 0),
-  priority = number(-2 ^ 31, 2 ^ 31 - 1),
+  priority = number(-2 ^ 31, 2 ^ 31 - 1), tenant = schema.whole(0, MAX_TENANTS - 1), deadline = number(0, 1e9),
+  cache_salt = "string",
   temperature = number(0, 100), top_p = number(1e-6, 1), min_p = number(0, 1), top_k = schema.whole(0),
     seed = schema.whole(0, 2 ^ 53),
   repetition_penalty = number(0.01, 100), presence_penalty = number(-100, 100),
@@ -211,6 +221,7 @@ M.request_fields = request_fields
 --- function(id, event) }. Returns it with `ids` of the answer and, when it is over, `finish`; or nil and a
 --- code where there is no room.
 function Engine:submit(o)
+  if self.stopped then err.raise "engine: stopped, as a page was found in other hands (integrity.on_mismatch)" end
   o = schema.check("request", request_fields, o)
   local q, id = abi.new "pl_request_opts", abi.new "int64_t[1]"
   local prompt, stop = abi.array("int32_t", o.ids), abi.array("int32_t", o.stop or {})
@@ -219,6 +230,8 @@ function Engine:submit(o)
   local bias_id, bias_of = abi.array("int32_t", bias_ids), abi.array("float", biases)
   q.prompt, q.n_prompt, q.stop, q.n_stop = prompt, #o.ids, stop, #(o.stop or {})
   q.max_out, q.priority = o.max_tokens or 256, o.priority or 0
+  q.tenant, q.deadline_s = o.tenant or 0, o.deadline or 0
+  q.salt, q.n_salt = o.cache_salt, #(o.cache_salt or "")
   local s = q.sample
   s.temperature, s.top_p, s.min_p, s.top_k = o.temperature or 0, o.top_p or 1, o.min_p or 0, o.top_k or 0
   s.repetition, s.presence, s.frequency = o.repetition_penalty or 1, o.presence_penalty or 0,
@@ -252,8 +265,69 @@ function Engine:step()
   end
   local ok, code = check(C.pl_engine_step(self.ptr, e))
   if not ok then err.raise(("engine: the step failed: %s"):format(code), nil, code) end
+  local incidents = self:mismatches()
   self:collect()
+  if incidents and self.integrity.on_mismatch == "stop_engine" then self:stop() end
   return self.n_open
+end
+
+-- A record of each page that the last step found in other hands; nil if there is none. One line each to standard
+-- error: what was expected and found, and who was given the page.
+function Engine:mismatches()
+  local list = abi.new "const pl_mismatch *[1]"
+  local n = C.pl_kv_mismatches(self.kv, list)
+  if n == 0 then return end
+  local m = abi.new "pl_metrics"
+  C.pl_engine_metrics(self.ptr, m)
+  for i = 0, n - 1 do
+    local x, past = list[0][i], {}
+    for k = 0, C.PL_PAGE_HISTORY - 1 do
+      local p = x.past[k]
+      if p.tag ~= 0 then past[#past + 1] = { owner = tonumber(p.owner), tag = tag_text(p.tag) } end
+    end
+    local record = { event = "page_mismatch", request = tonumber(x.owner), page = x.page, index = x.index,
+      state = page_states[x.state], expected = tag_text(x.expected), found = tag_text(x.found), owners = json.list(past),
+      step = tonumber(m.steps), recipe = self.name or json.null }
+    self.incidents[#self.incidents + 1] = record
+    if #self.incidents > MAX_INCIDENTS then table.remove(self.incidents, 1) end
+    io.stderr:write("perilune: ", json.encode(record), "\n")
+  end
+  return n
+end
+
+-- integrity.on_mismatch = "stop_engine": nothing is answered any more.
+function Engine:stop()
+  for _, r in pairs(self.requests) do self:cancel(r) end
+  self.stopped = true
+  err.raise "engine: stopped, as a page was found in other hands (integrity.on_mismatch)"
+end
+
+--- Another policy from the next step on: a name, a function, or a file that returns one. What it is replaced by is
+--- loaded first: an error leaves the present one.
+function Engine:set_policy(p)
+  local schedule, box = p, nil
+  if type(p) ~= "function" then schedule, box = policy.load(p) end
+  self.run_policy = policy.runner(schedule, box or require("pl.sandbox").new {}, self.policy_counter)
+end
+
+local counters = { "steps", "prompt_tokens", "out_tokens", "cached_tokens", "submitted", "refused", "preempted",
+  "mismatches", "scrubbed_pages", "damaged_pages", "n_running", "n_waiting", "idle_pages", "evicted_pages" }
+local times = { "ttft_s", "itl_s", "e2e_s", "queue_s", "prompt_len", "out_len", "step_tokens" }
+
+--- Counters since the engine was opened, as a table.
+function Engine:metrics()
+  local m = abi.new "pl_metrics"
+  C.pl_engine_metrics(self.ptr, m)
+  local out = { step_s = m.step_s, policy_failures = self.policy_counter.failures, finished = {}, pages = {} }
+  for _, k in ipairs(counters) do out[k] = tonumber(m[k]) end
+  for code, name in pairs(finish) do out.finished[name] = tonumber(m.finished[code]) end
+  for _, k in ipairs { "free", "owned", "quarantined", "in_flight" } do out.pages[k] = tonumber(m.pages[k]) end
+  for _, k in ipairs(times) do
+    local h = m[k]
+    out[k] = { n = tonumber(h.n), mean = h.n > 0 and h.sum / tonumber(h.n) or 0, p50 = C.pl_hist_quantile(h, 0.5),
+      p95 = C.pl_hist_quantile(h, 0.95), p99 = C.pl_hist_quantile(h, 0.99) }
+  end
+  return out
 end
 
 -- Hands the last step's events to their requests. The events are copied first: a request's own function may run

@@ -3,7 +3,7 @@ local abi, err, schema = require "pl.abi", require "pl.err", require "pl.schema"
 local recipe, checkpoint, load, program, dev = require "pl.recipe", require "pl.checkpoint",
   require "pl.load", require "pl.program", require "pl.dev"
 local arg, engine, tensor = require "pl.arg", require "pl.engine", require "pl.tensor"
-local sym = require "pl.sym"
+local cache, sym = require "pl.cache", require "pl.sym"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -11,14 +11,12 @@ local Model = {}
 Model.__index = Model
 
 local whole = schema.whole
-local fields = { recipe = "string", weights = "string", act = { f32 = true, bf16 = true }, kv = { f32 = true,
-  bf16 = true },
-  batch = whole(1), tokens = whole(1), context = whole(1), threads = whole(0), path = "string",
-    progress = "function" }
+local fields = { recipe = "string", weights = "string", path = "string", progress = "function" }
+for k, want in pairs(require("pl.pool").fields) do if k ~= "weights" then fields[k] = want end end
 
 --- Read a model's metadata and trace its recipe; no weights yet. path: a GGUF file, a Hugging Face directory,
---- or a recipe file with o.weights. o: recipe, act, kv, batch, tokens, context, threads, path (of the CPU),
---- progress.
+--- or a recipe file with o.weights. o: recipe, path (of the CPU), progress, and what a pool may say: act, kv, batch,
+--- tokens, context, cache_bytes, queue, prefix, threads ...
 function M.open(path, o)
   o = schema.check("load", fields, o or {})
   local started = C.pl_now_s()
@@ -49,9 +47,10 @@ function Model:start(context)
   self.weights = load.run(self.fitted, self.trace, pool, self.checkpoint, self.dev, o.progress)
   pool.batch = math.min(pool.batch, pool.tokens)
   self.prog = program.build(self.trace, self.weights, self.dev, pool.tokens, pool.batch)
-  self.engine = engine.open { dev = self.dev, prog = self.prog, cache = self.fitted.cache, kv = pool.kv,
-    context = self.context, batch = pool.batch,
-    tokens = pool.tokens, vocab = self.trace.vocab, schedule = self.recipe.schedule, box = self.recipe.box }
+  self.engine = engine.open { dev = self.dev, prog = self.prog, cache = self.fitted.cache, pool = pool,
+    context = self.context, vocab = self.trace.vocab, schedule = self.recipe.schedule, box = self.recipe.box,
+    integrity = self.recipe.integrity }
+  self.engine.name = self.name
   self.load_s = C.pl_now_s() - self.started
   return self
 end
@@ -166,8 +165,8 @@ end
 
 -- Runs ids through the model in a sequence of its own, in chunks of at most `chunk` tokens. rows(from, n)
 -- says how many of a chunk's last rows are wanted; see(row, logits) gets each as float *, row counted from 0
--- in ids.
-local function run_rows(self, ids, chunk, rows, see)
+-- in ids. after(seq) is called while the sequence is still in the cache.
+local function run_rows(self, ids, chunk, rows, see, after)
   if #ids == 0 then err.raise "the prompt is empty" end
   if #ids > self.context then err.raise(("%d tokens, the cache has room for %d"):format(#ids,
     self.context)) end
@@ -178,6 +177,7 @@ local function run_rows(self, ids, chunk, rows, see)
   end
   local kv, seq, span, b = self.engine.kv, abi.new "int32_t[1]", abi.new "pl_span[1]", abi.new "pl_batch"
   local result = abi.new "pl_tensor[1]" -- borrowed: no finalizer
+  C.pl_engine_make_room(self.engine.ptr, math.ceil(#ids / self.engine.page))
   check(C.pl_kv_seq_new(kv, 0, seq, e))
   local ok, what = pcall(function()
     local all = abi.array("int32_t", ids)
@@ -192,11 +192,13 @@ local function run_rows(self, ids, chunk, rows, see)
       local fine, code = check(C.pl_prog_run(self.prog.ptr, kv, b, result, e))
       if not fine then err.raise(("the cache has no room for %d tokens (%s)"):format(#ids, code), nil,
         code) end
+      if fine > 0 then err.raise("a page of the cache was given to someone else", nil, "ETAG") end
       if want > room then logits, room = abi.array("float", want * V), want end
       if want > 0 then check(C.pl_tensor_get_f32(result[0], logits, want * V, e)) end
       for i = 0, want - 1 do see(from + n - want + i, logits + i * V) end
     end
   end)
+  if ok and after then ok, what = pcall(after, seq[0]) end
   C.pl_kv_seq_free(kv, seq[0])
   if not ok then error(what, 0) end
 end
@@ -248,6 +250,28 @@ function Model:score(prompt, k)
   if #ids > 1 then r.nll = sum / (#ids - 1) end
   return r
 end
+
+--- Scales of an fp8 cache from what a text (or a list of ids) makes of keys and values, run in sequences of `window`
+--- tokens; the model's own cache has to be f32. Returns { layers, heads, key, value } (see `perilune calibrate`), and the
+--- number of tokens.
+function Model:calibrate(prompt, window)
+  local ids, c = self:ids(prompt), self.fitted.cache
+  local scales = { model = self.name, layers = c.layers, heads = c.heads, tokens = #ids, key = {}, value = {} }
+  window = math.min(window or 2048, self.context)
+  for from = 1, #ids, window do
+    local part = {}
+    for i = from, math.min(from + window - 1, #ids) do part[#part + 1] = ids[i] end
+    run_rows(self, part, self.pool.tokens, function() return 0 end, nil, function(seq)
+      cache.measure(self.engine.kv, seq, c, scales)
+    end)
+  end
+  return scales, #ids
+end
+
+--- Another policy from the next step on: a name, a function(s), or a file that returns one.
+function Model:set_policy(p) self.engine:set_policy(p) end
+--- Counters since the model was loaded.
+function Model:metrics() return self.engine:metrics() end
 
 --- The weights as real tensors, in the recipe's own tree, for eager calls; packed ones print their shape
 --- only.
@@ -303,7 +327,8 @@ arg.functions("pl", M, { open = { "path", "string", "o?", "table" }, load = { "p
 arg.methods("m", Model, arg.object("model", Model, Closed), {
   start = { "context?", whole(1) }, tokenizer = {}, ids = { "prompt", text_or_ids }, stops = {}, step = {},
   submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids },
-  score = { "prompt", text_or_ids, "k?", whole(1) }, tree = {}, kv = { "context?", whole(1) }, plan = {}, close = {},
+  score = { "prompt", text_or_ids, "k?", whole(1) }, calibrate = { "prompt", text_or_ids, "window?", whole(1) },
+  set_policy = { "policy", "string|function" }, metrics = {}, tree = {}, kv = { "context?", whole(1) }, plan = {}, close = {},
 })
 
 return M

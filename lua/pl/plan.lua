@@ -1,6 +1,6 @@
 -- What a model will need, before any of it is loaded: bytes of weights per class and format, cache bytes per
 -- token, activations of a step.
-local abi, program = require "pl.abi", require "pl.program"
+local abi, cache, program = require "pl.abi", require "pl.cache", require "pl.program"
 local C = abi.C
 local M = {}
 
@@ -39,15 +39,11 @@ function M.figures(model, trace, pool, infos, context)
     if a.bytes ~= b.bytes then return a.bytes > b.bytes end
     return a.class .. a.format < b.class .. b.format
   end)
-  local o = abi.new "pl_kv_opts"
-  local c = model.cache
-  o.layers, o.heads, o.key_dim, o.value_dim, o.page, o.dtype = c.layers, c.heads, c.key_dim, c.value_dim,
-    c.page, abi.dtype[pool.kv]
-  p.cache_format, p.page = pool.kv, c.page
-  p.cache_bytes_per_token = tonumber(C.pl_kv_page_bytes(o)) / c.page
   p.context = context or pool.context or math.min(model.max_context or 4096, 4096)
   p.batch, p.tokens = pool.batch, pool.tokens
-  p.cache_bytes = math.ceil(p.context / c.page) * c.page * pool.batch * p.cache_bytes_per_token
+  local _, c = cache.options(model.cache, pool, p.context)
+  p.cache, p.cache_format, p.page = c, c.format, c.page
+  p.cache_bytes_per_token, p.cache_bytes = c.bytes_per_token, c.bytes
   local prog = program.build(trace, nil, nil, pool.tokens, math.min(pool.batch, pool.tokens))
   p.activation_bytes = prog.bytes
   prog:close()
@@ -73,9 +69,9 @@ function M.text(p)
       size(w.bytes))
   end
   out[#out + 1] = ("  weights      %10s"):format(size(p.weight_bytes))
-  out[#out + 1] = ("  cache        %10s  %s, %d bytes a token, %d x %d tokens"):format(size(p.cache_bytes),
-    p.cache_format,
-    p.cache_bytes_per_token, p.batch, p.context)
+  out[#out + 1] = ("  cache        %10s  %s%s, %d bytes a token, %d tokens in %d pages"):format(size(p.cache_bytes),
+    p.cache_format, p.cache.scale and (" (a scale per %s)"):format(p.cache.scale) or "", p.cache_bytes_per_token,
+    p.cache.tokens, p.cache.pages)
   out[#out + 1] = ("  activations  %10s  steps of up to %d tokens, %d rows"):format(size(p.activation_bytes),
     p.tokens, math.min(p.batch, p.tokens))
   out[#out + 1] = ("  together     %10s"):format(size(p.total_bytes))

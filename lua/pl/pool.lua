@@ -8,13 +8,20 @@ local whole = schema.whole
 
 local fields = {
   act = acts,              -- what activations are rounded to before a product
-  kv = acts,               -- format of the cache; act's if absent, and f32 with act f32
+  kv = { f32 = true, bf16 = true, fp8 = true }, -- format of the cache; act's if absent, and f32 with act f32
+  kv_scale = { tensor = true, head = true, token = true }, -- what shares a scale in an fp8 cache; default tensor
+  kv_scales = "string",    -- file of scales (perilune calibrate), for tensor and head
   weights = "table",       -- format per class; `rest` for the others; "stored" = as the checkpoint has it
   batch = whole(1),        -- sequences, and rows of logits, of one step
   tokens = whole(1),       -- tokens of one step
   context = whole(1),      -- tokens that the cache has room for, per sequence of the batch
+  cache_bytes = whole(1, 2 ^ 53), -- or bytes of the whole cache
+  queue = whole(0),        -- requests that may wait beside those of the batch; more are refused
+  prefix = "boolean",      -- keep full pages, and find them again by their tokens; default true
   threads = whole(0),      -- CPU threads; 0 = one per core
 }
+
+M.fields = fields
 
 local methods = {}
 local mt = { __index = methods, __metatable = false }
@@ -45,14 +52,16 @@ function M.with(self, name, over)
   for k in pairs(fields) do given[k] = rawget(self, k) end
   local p = M.new(given) -- checked again: a recipe can write in its pool
   p.file, p.line = rawget(self, "file"), rawget(self, "line")
-  for _, k in ipairs { "act", "kv", "batch", "tokens", "context", "threads" } do
-    if over and over[k] ~= nil then p[k] = over[k] end
+  for k, v in pairs(over or {}) do
+    if fields[k] and k ~= "weights" then p[k] = v end
   end
   p.name = name
   p.act = p.act or "bf16"
   if p.act == "f32" and not (over and over.kv) then p.kv = "f32" end
   p.kv = p.kv or p.act
-  p.batch, p.tokens, p.threads = p.batch or 1, p.tokens or 512, p.threads or 0
+  p.kv_scale = p.kv_scale or "tensor"
+  p.batch, p.tokens, p.threads, p.queue = p.batch or 1, p.tokens or 512, p.threads or 0, p.queue or 256
+  if p.prefix == nil then p.prefix = true end
   return p
 end
 

@@ -91,7 +91,7 @@ same([[function(s)
   end]], "a schedule that makes 8 MB in each step and keeps none")
 
 -- cancelling
-local m = model.load("tests/data/tiny-llama", { batch = 2, context = 128 })
+local m = model.load("tests/data/tiny-llama", { batch = 2, context = 128, queue = 0 })
 local a = m:submit { ids = { 5, 6, 7 }, max_tokens = 50, ignore_eos = true }
 local b = m:submit { ids = { 5, 6, 7 }, max_tokens = 50, ignore_eos = true }
 local none, why = pcall(m.submit, m, { ids = { 1 }, max_tokens = 1 })

@@ -27,7 +27,9 @@ function M.number(least, most)
 end
 
 function M.act(p)
-  p:option("--kv", "Format of the cache. Default: the recipe's."):choices { "f32", "bf16" }
+  p:option("--kv", "Format of the cache. Default: the recipe's."):choices { "f32", "bf16", "fp8" }
+  p:option("--kv-scale", "What shares a scale in an fp8 cache. Default: tensor."):choices { "tensor", "head", "token" }
+  p:option("--kv-scales", "Scales of an fp8 cache, for tensor and head (see `perilune calibrate`)."):argname "FILE"
   p:option("--act", "What activations are rounded to before a product."):choices(acts):default "bf16"
 end
 
@@ -57,7 +59,8 @@ function M.json(p) p:flag("--json", "Print one JSON object.") end
 
 --- Arguments for pl.model.open.
 function M.load_options(o, more)
-  local t = { recipe = o.recipe, weights = o.weights, act = o.act, kv = o.kv, threads = o.threads,
+  local t = { recipe = o.recipe, weights = o.weights, act = o.act, kv = o.kv, kv_scale = o.kv_scale,
+    kv_scales = o.kv_scales, threads = o.threads,
     path = o.path ~= "auto" and o.path or nil }
   for k, v in pairs(more or {}) do t[k] = v end
   return t

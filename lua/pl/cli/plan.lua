@@ -11,13 +11,16 @@ function M.options(p)
   common.act(p)
   p:option("--batch", "Sequences at a time."):convert(common.whole(1)):argname "N"
   p:option("--context", "Tokens of cache per sequence."):convert(common.whole(1)):argname "N"
+  p:option("--cache-bytes", "Bytes of the whole cache, in place of --batch times --context tokens.")
+    :convert(common.whole(1)):argname "N"
   p:option("--tokens", "Tokens of one step."):convert(common.whole(1)):argname "N"
   common.json(p)
 end
 
 function M.run(o)
   local recipe, plan, json, err = require "pl.recipe", require "pl.plan", require "pl.json", require "pl.err"
-  local over = { act = o.act, kv = o.kv, batch = o.batch, tokens = o.tokens, context = o.context }
+  local over = { act = o.act, kv = o.kv, kv_scale = o.kv_scale, cache_bytes = o.cache_bytes, batch = o.batch,
+    tokens = o.tokens, context = o.context }
   local all = {}
   if (o.model:find "%.lua$" or require("pl.recipes.text")[o.model]) and not o.weights then
     local r = recipe.load(o.model)

@@ -1,0 +1,31 @@
+-- perilune calibrate: scales of an FP8 cache, from the keys and values that a model makes of a text.
+local common = require "pl.cli.common"
+local M = { name = "calibrate", takes = "MODEL", about = "scales of an fp8 cache, from a text" }
+
+function M.options(p)
+  common.compute(p)
+  common.prompt(p)
+  p:option("--window", "Tokens of the text that are run as one sequence."):convert(common.whole(2)):default "2048"
+    :argname "N"
+  p:option("--out", "Where the scales go, as JSON."):argname "FILE"
+end
+
+function M.run(o)
+  if not o.out then require("pl.cli").usage "--out FILE is needed" end
+  local prompt = common.prompt_of(o)
+  local load = common.load_options(o, { batch = 1, context = o.window })
+  load.act, load.kv = "f32", "f32" -- what is measured is not rounded before
+  local m = require("pl.model").load(o.model, load)
+  local scales, n = m:calibrate(prompt, o.window)
+  local json, err = require "pl.json", require "pl.err"
+  local f, why = io.open(o.out, "wb")
+  if not f then error(err.new(why), 0) end
+  local ok, what = f:write(json.encode(scales), "\n")
+  if ok then ok, what = f:close() end
+  if not ok then error(err.new(o.out .. ": " .. tostring(what)), 0) end
+  io.stderr:write(("scales of %d layers, %d heads from %d tokens: %s\n"):format(scales.layers, scales.heads, n, o.out))
+  m:close()
+  return 0
+end
+
+return M
