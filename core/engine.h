@@ -55,7 +55,7 @@ struct pl_engine {
     pl_event *event;     /* [event_cap] */
     int32_t n_events, event_cap;
     double scrub_s; /* time that the scrub may still take */
-    bool stepped; /* the events are of a step that ended */
+    bool stepped;   /* the events are of a step that ended */
     pl_metrics m;
 };
 

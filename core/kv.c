@@ -321,7 +321,8 @@ static int step_room(pl_kv *kv, const pl_span *span, int32_t n, pl_err *err)
     PL_TRY(pl_mem_grow((void **)&kv->span, &kv->span_cap, n, sizeof *kv->span, err));
     if (n > kv->bad_cap) {
         const int32_t cap = (int32_t)pl_max(64, 2 * n);
-        int32_t *bad = s->backend->alloc(s->impl, cap * (int64_t)sizeof *bad), *found = malloc((size_t)cap * sizeof *found);
+        int32_t *bad = s->backend->alloc(s->impl, cap * (int64_t)sizeof *bad),
+                *found = malloc((size_t)cap * sizeof *found);
         if (!bad || !found) {
             if (bad) s->backend->free(s->impl, bad, cap * (int64_t)sizeof *bad);
             free(found);
@@ -346,7 +347,8 @@ static int copy_last(pl_kv *kv, pl_kv_seq *s, pl_err *err)
     const pl_hold own = pl_tags_take(&kv->tags, s->owner);
     PL_ASSERT(own.page >= 0); /* counted in check_spans */
     if (!kv->o.dry) {
-        const int rc = st->backend->copy(st->impl, pl_kv_page(kv, own.page), pl_kv_page(kv, s->page[last]), kv->page_bytes, err);
+        const int rc =
+            st->backend->copy(st->impl, pl_kv_page(kv, own.page), pl_kv_page(kv, s->page[last]), kv->page_bytes, err);
         if (rc < 0) {
             (void)pl_tags_drop(&kv->tags, own);
             return rc;

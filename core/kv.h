@@ -35,9 +35,9 @@ struct pl_kv {
     int32_t n_seqs;
     pl_kv_span *span; /* the running step: [n_spans] */
     int32_t n_spans, span_cap;
-    int64_t n_tokens;      /* rows of the running step */
-    int32_t *bad;          /* [bad_cap] in device memory, [n_spans] of the running step: 1 = a page is not its own */
-    int32_t *found;        /* [bad_cap] the same on the host, after the step */
+    int64_t n_tokens; /* rows of the running step */
+    int32_t *bad;     /* [bad_cap] in device memory, [n_spans] of the running step: 1 = a page is not its own */
+    int32_t *found;   /* [bad_cap] the same on the host, after the step */
     int32_t bad_cap;
     pl_mismatch *mismatch; /* [n_mismatches] */
     int32_t n_mismatches, mismatch_cap;

@@ -293,20 +293,20 @@ double pl_logsumexp(const float *logits, int64_t n);
 
 /* engine: requests, their sequences, and the step. Tokens of a step are planned by a policy (Lua), which reads the
  * request records; C checks every entry of the plan. */
-typedef struct pl_cost { /* what a step takes, in place of a program: for simulations */
-    double step_s;                         /* of every step */
-    double weight_bytes, kv_token_bytes;   /* read once a step; read per token of context and sequence */
-    double bytes_s;                        /* memory bandwidth */
-    double token_flop, pair_flop, flop_s;  /* of one token; of one query and one key; what the device does a second */
+typedef struct pl_cost {                  /* what a step takes, in place of a program: for simulations */
+    double step_s;                        /* of every step */
+    double weight_bytes, kv_token_bytes;  /* read once a step; read per token of context and sequence */
+    double bytes_s;                       /* memory bandwidth */
+    double token_flop, pair_flop, flop_s; /* of one token; of one query and one key; what the device does a second */
 } pl_cost;
 typedef struct pl_engine_opts {
     int32_t max_requests; /* waiting and running together */
     int32_t max_rows;     /* requests of one step; 0: as many as requests */
     int32_t max_tokens;   /* of one step */
     int32_t n_vocab;
-    int32_t n_tenants; /* 0: one */
-    bool prefix;       /* keep full pages, and find them again by their tokens */
-    float scrub;       /* share of the time spent comparing pages with their digests (PL_CHECK_DIGESTS) */
+    int32_t n_tenants;   /* 0: one */
+    bool prefix;         /* keep full pages, and find them again by their tokens */
+    float scrub;         /* share of the time spent comparing pages with their digests (PL_CHECK_DIGESTS) */
     const pl_cost *cost; /* instead of a program: time is the engine's own, answers are not computed */
 } pl_engine_opts;
 enum { PL_WAITING = 0, PL_RUNNING = 1, PL_FINISHED = 2, PL_UNUSED = 3 };
@@ -357,7 +357,7 @@ typedef struct pl_metrics { /* since the engine was opened */
     uint64_t finished[PL_N_FINISH];
     uint64_t mismatches; /* pages that were not their sequence's own */
     uint64_t scrubbed_pages, damaged_pages;
-    double step_s;       /* spent in steps */
+    double step_s; /* spent in steps */
     int64_t n_running, n_waiting;
     pl_kv_pages pages;
     int64_t idle_pages; /* held by the prefix cache alone; counted as owned */
@@ -369,7 +369,7 @@ double pl_hist_quantile(const pl_hist *h, double q); /* upper bound of the bucke
 /* prog NULL: with o->cost, and a dry cache */
 int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err);
 void pl_engine_close(pl_engine *e);
-double pl_engine_now(const pl_engine *e); /* seconds; of a simulation: its own */
+double pl_engine_now(const pl_engine *e);            /* seconds; of a simulation: its own */
 void pl_engine_wait_until(pl_engine *e, double t_s); /* simulations: nothing happens before */
 int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err *err);
 int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err);
@@ -384,16 +384,19 @@ void pl_engine_look(pl_engine *e, pl_queue *out);
 /* n tokens of this request in the next step, fewer if the prefix cache has some of them. PL_EFULL: the step has no room;
  * PL_EPAGES: the cache has none. */
 int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens, pl_err *err);
-int pl_engine_preempt(pl_engine *e, int64_t id, pl_err *err); /* gives its pages back; it waits, and computes them anew */
-int32_t pl_engine_step_left(const pl_engine *e);              /* tokens that the step can still take */
-int32_t pl_engine_rows_left(const pl_engine *e);              /* requests that it can still take */
+int pl_engine_preempt(pl_engine *e, int64_t id,
+                      pl_err *err);              /* gives its pages back; it waits, and computes them anew */
+int32_t pl_engine_step_left(const pl_engine *e); /* tokens that the step can still take */
+int32_t pl_engine_rows_left(const pl_engine *e); /* requests that it can still take */
 /* Pages that are not taken by the plan, nor still to come for prompts that have begun; with what the prefix cache can
  * give back. */
 int64_t pl_engine_free_pages(const pl_engine *e);
 /* The prefix cache gives pages back until n are free, as far as it can: for sequences beside the requests. */
 void pl_engine_make_room(pl_engine *e, int64_t n);
-int32_t pl_engine_cached(pl_engine *e, int64_t id);           /* tokens of a waiting request that the prefix cache has */
-double pl_engine_served(const pl_engine *e, int32_t tenant);  /* tokens computed for it, raised to the least of the others when it comes back */
+int32_t pl_engine_cached(pl_engine *e, int64_t id); /* tokens of a waiting request that the prefix cache has */
+double
+pl_engine_served(const pl_engine *e,
+                 int32_t tenant); /* tokens computed for it, raised to the least of the others when it comes back */
 int pl_engine_step(pl_engine *e, pl_err *err);                /* runs the plan; a request's own failure is an event */
 int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last step, and of the look before it */
 

@@ -143,7 +143,8 @@ void pl_prefix_put(pl_prefix *p, pl_kv_seq *s, int32_t i, const pl_key *key, con
         touch(p, old);
         return;
     }
-    if (!pl_tags_valid(t, own) || (before && parent < 0)) return; /* what leads to it is gone: it would never be found */
+    if (!pl_tags_valid(t, own) || (before && parent < 0))
+        return; /* what leads to it is gone: it would never be found */
     if (old >= 0 && pl_tags_keep(t, p->entry[old].hold, s->owner)) {
         s->page[i] = p->entry[old].hold.page;
         s->tag[i] = p->entry[old].hold.tag;
@@ -186,8 +187,7 @@ int32_t pl_prefix_evict(pl_prefix *p, int32_t n)
 void pl_prefix_close(pl_prefix *p)
 {
     if (!p) return;
-    for (int32_t i = 0; i < p->kv->o.n_pages; i++)
-        pl_tags_uncache(&p->kv->tags, p->entry[i].hold);
+    for (int32_t i = 0; i < p->kv->o.n_pages; i++) pl_tags_uncache(&p->kv->tags, p->entry[i].hold);
     free(p->entry);
     free(p->bucket);
     free(p);

@@ -304,7 +304,10 @@ int32_t pl_engine_cached(pl_engine *e, int64_t id)
     return pl_prefix_count(e->prefix, s->key, findable(e, s)) * e->kv->o.page;
 }
 
-double pl_engine_served(const pl_engine *e, int32_t t) { return t >= 0 && t < e->o.n_tenants ? e->tenant[t].served : 0; }
+double pl_engine_served(const pl_engine *e, int32_t t)
+{
+    return t >= 0 && t < e->o.n_tenants ? e->tenant[t].served : 0;
+}
 
 /* A sequence for a request, with what the prefix cache has of it. */
 static int begin(pl_engine *e, int32_t i, pl_err *err)

@@ -189,8 +189,5 @@ bool pl_tags_copy_end(pl_tags *t, pl_hold h, bool writes)
 }
 
 #ifdef PL_FAULTS
-void pl_tags_force_free(pl_tags *t, int32_t page)
-{
-    make_free(t, page);
-}
+void pl_tags_force_free(pl_tags *t, int32_t page) { make_free(t, page); }
 #endif

@@ -22,7 +22,7 @@ typedef struct pl_page {
     bool cached;              /* the prefix cache is one of the holders */
     bool damaged;             /* stays in quarantine */
     bool has_digest;
-    uint64_t digest;      /* of a full page */
+    uint64_t digest;                     /* of a full page */
     pl_page_owner past[PL_PAGE_HISTORY]; /* newest first */
 } pl_page;
 

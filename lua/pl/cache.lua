@@ -11,8 +11,8 @@ M.formats = { f32 = "f32", bf16 = "bf16", fp8 = "f8" }
 M.scales = { tensor = C.PL_SCALE_TENSOR, head = C.PL_SCALE_HEAD, token = C.PL_SCALE_TOKEN }
 M.checks = { off = C.PL_CHECK_OFF, pages = C.PL_CHECK_PAGES, ["pages+digest"] = C.PL_CHECK_DIGESTS }
 
---- pl_kv_opts for a recipe's cache c, held as a pool says: kv, kv_scale, and cache_bytes for all of it, or context tokens
---- for each of batch sequences. Returns it and figures: bytes_per_token, tokens, pages, bytes.
+--- pl_kv_opts for a recipe's cache c, held as a pool says: kv, kv_scale, and cache_bytes for all of it, or context
+--- tokens for each of batch sequences. Returns it and figures: bytes_per_token, tokens, pages, bytes.
 function M.options(c, pool, context)
   local o = abi.new "pl_kv_opts"
   o.layers, o.heads, o.key_dim, o.value_dim, o.page = c.layers, c.heads, c.key_dim, c.value_dim, c.page
@@ -48,7 +48,9 @@ function M.read_scales(path, c)
   local text, why = file.read(path, file.text)
   if not text then error(err.new(why), 0) end
   local ok, t = pcall(json.decode, text)
-  if not ok or type(t) ~= "table" then error(err.new("want the JSON object that `perilune calibrate` writes", nil, path, 1), 0) end
+  if not ok or type(t) ~= "table" then
+    error(err.new("want the JSON object that `perilune calibrate` writes", nil, path, 1), 0)
+  end
   if t.layers ~= c.layers or t.heads ~= c.heads then
     error(err.new(("scales of %s layers and %s heads, the cache has %d and %d"):format(schema.show(t.layers),
       schema.show(t.heads), c.layers, c.heads), nil, path, 1), 0)
@@ -94,8 +96,8 @@ end
 
 local E4M3_MAX = 448
 
---- Largest magnitudes of keys and values in the f32 cache of a model that has run over ids, as scales: the largest value
---- seen becomes the largest code. seq: the sequence.
+--- Largest magnitudes of a sequence's keys and values, in an f32 cache, as scales: the largest value seen becomes the
+--- largest code.
 function M.measure(kv, seq, c, scales)
   local key, value = abi.new("float[?]", c.heads), abi.new("float[?]", c.heads)
   for layer = 0, c.layers - 1 do

@@ -108,7 +108,8 @@ local function figure(state, what)
 end
 
 local function new_state(ptr, page, pages)
-  local s = policy.state(setmetatable({ _ptr = ptr, _page = page, _pages = pages, _queue = abi.new "pl_queue" }, state_mt))
+  local s = policy.state(setmetatable({ _ptr = ptr, _page = page, _pages = pages, _queue = abi.new "pl_queue" },
+    state_mt))
   for what in pairs(figures) do s[what] = figure(s, what) end
   return s
 end
@@ -286,8 +287,8 @@ function Engine:mismatches()
       if p.tag ~= 0 then past[#past + 1] = { owner = tonumber(p.owner), tag = tag_text(p.tag) } end
     end
     local record = { event = "page_mismatch", request = tonumber(x.owner), page = x.page, index = x.index,
-      state = page_states[x.state], expected = tag_text(x.expected), found = tag_text(x.found), owners = json.list(past),
-      step = tonumber(m.steps), recipe = self.name or json.null }
+      state = page_states[x.state], expected = tag_text(x.expected), found = tag_text(x.found),
+      owners = json.list(past), step = tonumber(m.steps), recipe = self.name or json.null }
     self.incidents[#self.incidents + 1] = record
     if #self.incidents > MAX_INCIDENTS then table.remove(self.incidents, 1) end
     io.stderr:write("perilune: ", json.encode(record), "\n")

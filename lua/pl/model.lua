@@ -252,8 +252,8 @@ function Model:score(prompt, k)
 end
 
 --- Scales of an fp8 cache from what a text (or a list of ids) makes of keys and values, run in sequences of `window`
---- tokens; the model's own cache has to be f32. Returns { layers, heads, key, value } (see `perilune calibrate`), and the
---- number of tokens.
+--- tokens; the model's own cache has to be f32. Returns { layers, heads, key, value } (see `perilune calibrate`), and
+--- the number of tokens.
 function Model:calibrate(prompt, window)
   local ids, c = self:ids(prompt), self.fitted.cache
   local scales = { model = self.name, layers = c.layers, heads = c.heads, tokens = #ids, key = {}, value = {} }
@@ -328,7 +328,8 @@ arg.methods("m", Model, arg.object("model", Model, Closed), {
   start = { "context?", whole(1) }, tokenizer = {}, ids = { "prompt", text_or_ids }, stops = {}, step = {},
   submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids },
   score = { "prompt", text_or_ids, "k?", whole(1) }, calibrate = { "prompt", text_or_ids, "window?", whole(1) },
-  set_policy = { "policy", "string|function" }, metrics = {}, tree = {}, kv = { "context?", whole(1) }, plan = {}, close = {},
+  set_policy = { "policy", "string|function" }, metrics = {}, tree = {}, kv = { "context?", whole(1) }, plan = {},
+  close = {},
 })
 
 return M

@@ -35,9 +35,10 @@ end
 
 local LOOK_AHEAD = 256 -- waiting requests that are put in order; the others wait behind them
 
--- The waiting requests, sorted by keys[r], the least first; where they are equal, as they came.
+-- The waiting requests, sorted by key(r), the least first; where they are equal, as they came.
 local function sorted(s, key)
   local list, keys, place = {}, {}, {}
+  if s.tokens.left == 0 or s.rows.left == 0 then return function() end end
   for r in s:waiting() do
     local n = #list + 1
     list[n], keys[r], place[r] = r, key(r), n
@@ -109,6 +110,8 @@ function M.load(name)
   return policy, box
 end
 
+local MAX_FAILURES = 20 -- in a row: an endless loop costs every step its time
+
 --- A function that runs one step's policy: the recipe's under the limits of its box, or decode_first where that one
 --- fails. It is called with the state as recipes see it, and the engine's own. counter.failures counts; the first
 --- failure of a policy is told once.
@@ -117,15 +120,23 @@ function M.runner(schedule, box, counter)
   if ours[schedule] then
     return function(_, own) schedule(own) end
   end
-  local told = false
+  local told, in_a_row = false, 0
   return function(shown, own)
+    if in_a_row == MAX_FAILURES then return M.decode_first(own) end
     local ok, e = pcall(box.step, box, schedule, shown)
-    if ok and own:has_plan() then return end
+    if ok and own:has_plan() then
+      in_a_row = 0
+      return
+    end
+    in_a_row = in_a_row + 1
     if not told then
       io.stderr:write("perilune: the recipe's schedule failed, decode_first takes its place\n",
         ok and "it planned nothing, though requests wait" or tostring(e), "\n")
     end
     told = true
+    if in_a_row == MAX_FAILURES then
+      io.stderr:write(("perilune: it failed in %d steps in a row, and is not asked any more\n"):format(in_a_row))
+    end
     counter.failures = counter.failures + 1
     M.decode_first(own)
   end

@@ -51,9 +51,9 @@ end
 local integrity_fields = { check = { off = true, pages = true, ["pages+digest"] = true },
   on_mismatch = { abort_request = true, stop_engine = true }, scrub = schema.number(0, 0.99) }
 
---- pl.integrity { check = "off" | "pages" | "pages+digest", on_mismatch = "abort_request" | "stop_engine", scrub = share
---- of the time }: before every step the tags of all pages that it reads are compared (pages, the default); full pages
---- have digests too, and the scrub compares them (pages+digest).
+--- pl.integrity { check = "off" | "pages" | "pages+digest", on_mismatch = "abort_request" | "stop_engine",
+--- scrub = share of the time }: before every step the tags of all pages that it reads are compared (pages, the
+--- default); full pages have digests too, and the scrub compares them (pages+digest).
 function M.integrity(t) return schema.check("integrity", integrity_fields, t) end
 
 -- The entries of a table, without what a metatable would make of it.

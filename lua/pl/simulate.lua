@@ -60,10 +60,10 @@ function M.generate(o)
   end
 end
 
-local whole, fields = schema.whole, nil
+local whole = schema.whole
 local function seconds(v) return (type(v) ~= "number" or not (v >= 0 and v < 1e15))
   and schema.show(v) .. ", want seconds" or nil end
-fields = { "t", "input", "output", t = seconds, input = whole(1), output = whole(1), tenant = whole(0),
+local fields = { "t", "input", "output", t = seconds, input = whole(1), output = whole(1), tenant = whole(0),
   prefix = whole(0), prefix_tokens = whole(0), deadline = seconds, priority = whole(0) }
 
 --- A trace from a file: a JSON object a line, with t (seconds from the start), input and output (tokens), and, where
@@ -138,7 +138,8 @@ local function histogram()
     return 0
   end
   function h.figures()
-    return { mean = n > 0 and sum / n or 0, p50 = h.quantile(0.5), p90 = h.quantile(0.9), p99 = h.quantile(0.99), n = n }
+    return { mean = n > 0 and sum / n or 0, n = n,
+      p50 = h.quantile(0.5), p90 = h.quantile(0.9), p99 = h.quantile(0.99) }
   end
   return h
 end
@@ -230,7 +231,7 @@ function M.run(o)
   local state = engine.state(ptr, o.page, n_pages)
   local queue, prompt = state.queue, prompts()
   local opts, id, events = abi.new "pl_request_opts", abi.new "int64_t[1]", abi.new "const pl_event *[1]"
-  opts.sample.n_logprobs = -1
+  opts.sample.n_logprobs, opts.sample.top_p, opts.sample.repetition = -1, 1, 1
   local itl, fair = histogram(), o.tenants > 1 and fairness(ptr, o.tenants, o.window)
   local samples, sample = series(2000)
   local lua_s, last_token, waits = 0, {}, {}
@@ -346,8 +347,8 @@ function M.text(f)
   line("  finished %d, refused %d, past the deadline %d, preempted %d", f.finished, f.refused, f.late, f.preempted)
   line("  %-22s %12.1f tok/s output, %.1f with prompts", "throughput", f.output_tok_s, f.total_tok_s)
   line("  %-22s %12s %10s %10s %10s", "", "mean", "p50", "p90", "p99")
-  for _, row in ipairs { { "time to first token", f.ttft_s }, { "between tokens", f.itl_s }, { "whole request", f.e2e_s },
-    { "in the queue", f.queue_s } } do
+  for _, row in ipairs { { "time to first token", f.ttft_s }, { "between tokens", f.itl_s },
+    { "whole request", f.e2e_s }, { "in the queue", f.queue_s } } do
     local t = row[2]
     line("  %-22s %12s %10s %10s %10s", row[1], ms(t.mean), ms(t.p50), ms(t.p90), ms(t.p99))
   end
@@ -359,15 +360,17 @@ function M.text(f)
     line("  %-22s %12.4f per million tokens at %g an hour", "price", f.price_per_million_tokens, f.price_per_hour)
   end
   line("  %-22s %12.1f us a step; %.1f s in all", "the policy itself took", f.lua_us_per_step, f.wall_s)
-  if f.policy_failures > 0 then line("  the policy failed in %d steps: decode_first took its place", f.policy_failures) end
+  if f.policy_failures > 0 then
+    line("  the policy failed in %d steps: decode_first took its place", f.policy_failures)
+  end
   return table.concat(out, "\n")
 end
 
 --- Requests that run and wait, and the cache in use, over time: an SVG drawing.
 function M.svg(f)
   local W, H, s = 800, 150, f.samples
-  local o = { ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">')
-    :format(W + 80, 3 * (H + 40) + 10) }
+  local o = { ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif"'
+    .. ' font-size="12">'):format(W + 80, 3 * (H + 40) + 10) }
   local span = math.max(f.seconds, 1e-9)
   for k, name in ipairs { "requests that run", "requests that wait", "cache in use" } do
     local top, most = (k - 1) * (H + 40) + 25, k == 3 and 1 or 1e-9
@@ -376,8 +379,8 @@ function M.svg(f)
     for i = 1, s.n do
       points[i] = ("%.1f,%.1f"):format(60 + s[i][1] / span * W, top + H - s[i][k + 1] / most * H)
     end
-    o[#o + 1] = ('<text x="60" y="%d">%s (policy %s)</text>'):format(top - 8, name, require("pl.err").printable(f.policy)
-      :gsub("[<&>]", "?"))
+    o[#o + 1] = ('<text x="60" y="%d">%s (policy %s)</text>'):format(top - 8, name,
+      (err.printable(f.policy):gsub("[<&>]", "?")))
     o[#o + 1] = ('<rect x="60" y="%d" width="%d" height="%d" fill="none" stroke="#999"/>'):format(top, W, H)
     o[#o + 1] = ('<text x="55" y="%d" text-anchor="end">%g</text><text x="55" y="%d" text-anchor="end">0</text>')
       :format(top + 10, math.floor(most * 100 + 0.5) / 100, top + H)
