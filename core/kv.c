@@ -218,6 +218,7 @@ void pl_kv_seq_free(pl_kv *kv, int32_t seq)
     pl_kv_seq *s = find(kv, seq);
     if (!s) return;
     PL_ASSERT(s->step_n == 0); /* a running step still reads it */
+    if (kv->tags.fault) pl_fault_freed(kv->tags.fault, s);
     shrink(kv, s, 0);
     free(s->page);
     free(s->tag);
@@ -372,6 +373,7 @@ int pl_kv_begin(pl_kv *kv, const pl_span *span, int32_t n, pl_err *err)
     int64_t need;
     PL_ASSERT(kv->n_spans == 0);
     PL_TRY(check_spans(kv, span, n, &need, err));
+    if (kv->tags.fault) pl_fault_step(kv, span, n);
     if (need > pl_kv_free_pages(kv))
         return pl_fail(err, PL_EPAGES, "kv: %lld pages wanted, %lld free", (long long)need,
                        (long long)pl_kv_free_pages(kv));
@@ -443,6 +445,27 @@ int pl_kv_commit(pl_kv *kv, pl_err *err)
     }
     end(kv, rc == PL_OK);
     return rc < 0 ? rc : n_bad;
+}
+
+int32_t pl_kv_reclaim(pl_kv *kv)
+{
+    pl_tags *t = &kv->tags;
+    int32_t n = 0, *holders = calloc((size_t)t->n, sizeof *holders);
+    if (!holders) return 0; /* the next mismatch tries again */
+    for (int32_t k = 0; k < kv->n_seqs; k++)
+        for (int32_t i = 0; i < kv->seq[k].n_pages; i++) {
+            const pl_hold h = pl_kv_hold(&kv->seq[k], i);
+            holders[h.page] += pl_tags_valid(t, h);
+        }
+    for (int32_t i = 0; i < t->n; i++) {
+        const pl_hold h = {i, t->page[i].tag};
+        while (t->page[i].state == PL_PAGE_OWNED && t->page[i].refs > holders[i] + t->page[i].cached) {
+            n += t->page[i].refs == 1;
+            (void)pl_tags_drop(t, h);
+        }
+    }
+    free(holders);
+    return n;
 }
 
 void pl_kv_abort(pl_kv *kv) { end(kv, false); }

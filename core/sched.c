@@ -316,6 +316,11 @@ static int begin(pl_engine *e, int32_t i, pl_err *err)
     slot *s = &e->slot[i];
     int32_t n = 0;
     PL_TRY(pl_kv_seq_new(e->kv, r->id, &r->seq, err));
+    if (PL_FAULT(&e->kv->tags, STALE_TABLE, r->id) && pl_fault_revive(e->kv, r->seq)) {
+        r->n_done = (int32_t)pl_kv_seq_len(e->kv, r->seq);
+        r->left = s->n - r->n_done;
+        return PL_OK;
+    }
     if (e->prefix && extend_keys(e, s, findable(e, s), err) == PL_OK)
         n = pl_prefix_take(e->prefix, s->key, findable(e, s), r->id, e->hold);
     if (n && pl_kv_adopt(e->kv, r->seq, e->hold, n, err) < 0) {

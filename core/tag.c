@@ -122,7 +122,8 @@ bool pl_tags_drop(pl_tags *t, pl_hold h)
     pl_page *p = &t->page[h.page];
     set_refs(t, p, p->refs - 1, p->cached);
     if (p->refs > 0) return true;
-    if (is_copied(p)) {
+    const bool skip = PL_FAULT(t, NO_QUARANTINE, p->past[0].owner);
+    if (is_copied(p) && !skip) {
         set_state(t, h.page, PL_PAGE_QUARANTINED);
         change(t, h.page);
     } else {
@@ -188,6 +189,4 @@ bool pl_tags_copy_end(pl_tags *t, pl_hold h, bool writes)
     return same;
 }
 
-#ifdef PL_FAULTS
 void pl_tags_force_free(pl_tags *t, int32_t page) { make_free(t, page); }
-#endif

@@ -7,6 +7,7 @@
  * a page its tag is odd, which no holder expects: what is half written is never read.
  * The host keeps the tags too (page[].tag): they decide who may give a page back, whatever happens to the device's. */
 #include "dev.h"
+#include "fault.h"
 
 enum { PL_PAGE_FREE, PL_PAGE_OWNED, PL_PAGE_QUARANTINED };
 
@@ -36,6 +37,7 @@ typedef struct pl_tags {
     int32_t n_idle;     /* pages that the prefix cache alone holds */
     uint64_t next;      /* even */
     uint64_t n_refused; /* pages given back by someone who does not hold them */
+    pl_fault *fault;    /* of a test; NULL */
 } pl_tags;
 
 PL_MUST int pl_tags_open(pl_tags *t, pl_dev *dev, int32_t n, pl_err *err);
@@ -65,7 +67,5 @@ int32_t pl_tags_readmit(pl_tags *t);
 pl_hold pl_tags_copy_begin(pl_tags *t, pl_hold h, bool writes);
 bool pl_tags_copy_end(pl_tags *t, pl_hold h, bool writes);
 
-#ifdef PL_FAULTS /* what a bug would do: see fault.h */
-void pl_tags_force_free(pl_tags *t, int32_t page);
-#endif
+void pl_tags_force_free(pl_tags *t, int32_t page); /* for faults: whoever holds it */
 #endif
