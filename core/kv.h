@@ -69,7 +69,7 @@ PL_INLINE const float *pl_kv_layer_scale(const pl_kv *kv, int layer, bool values
     return kv->scale + (layer * 2 + values) * (int64_t)kv->o.heads;
 }
 
-/* After a mismatch: pages that neither a sequence nor the prefix cache holds, though they are owned, are free again.
+/* After a mismatch, between steps: pages that neither a sequence nor the prefix cache holds, though they are owned, are free again.
  * Returns how many: a page is lost where a block table was damaged. */
 int32_t pl_kv_reclaim(pl_kv *kv);
 /* Pages that n more tokens take beyond those that the sequence has. */

@@ -1,7 +1,8 @@
 -- deps.lua: checks who may include or require whom (core/README.md, "Layers"). Reads the files that git tracks.
 local order = { "pl", "pl_ops", "base", "mem", "metrics", "quant", "dtype", "tensor", "sig", "dev", "plugin", "json",
   "toc", "meta", "config",
-  "gguf", "safetensors", "tok", "ckpt", "coll", "fault", "tag", "kv", "digest", "prefix", "prog", "sample", "engine", "sched" }
+  "gguf", "safetensors", "tok", "ckpt",
+  "coll", "fault", "tag", "kv", "digest", "prefix", "prog", "sample", "engine", "sched" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
 

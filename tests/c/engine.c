@@ -347,8 +347,12 @@ START_TEST(a_lost_page_ends_its_request_alone)
             if (step == 5) {
                 pl_kv_seq *s = &m.kv->seq[r[1]->seq];
                 const pl_hold h = pl_kv_hold(s, lost);
+                int32_t third;
                 ck_assert(pl_tags_drop(&m.kv->tags, h));
-                ck_assert(pl_tags_take(&m.kv->tags, 77).page == h.page);
+                const pl_hold taken = pl_tags_take(&m.kv->tags, 77);
+                ck_assert(taken.page == h.page);
+                ck_assert_int_eq(pl_kv_seq_new(m.kv, 77, &third, &err), PL_OK);
+                ck_assert_int_eq(pl_kv_adopt(m.kv, third, &taken, 1, &err), PL_OK);
             }
             for (int i = 0; i < 2; i++)
                 if (r[i]) ck_assert_int_eq(pl_engine_plan(e, r[i]->id, (int32_t)pl_min(r[i]->left, 30), &err), PL_OK);
