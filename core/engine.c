@@ -231,13 +231,6 @@ static void settle(pl_engine *e, int32_t i, int32_t n, const float *row)
     pl_sched_post(e, i, NULL);
 }
 
-static void forget_plan(pl_engine *e)
-{
-    for (int32_t k = 0; k < e->n_plan; k++) e->slot[e->who[k]].planned = -1;
-    e->n_plan = e->plan_tokens = 0;
-    e->plan_pages = 0;
-}
-
 /* Pages are looked at while the scrub's share of the time lasts; what it took too much is taken from its next share. */
 static void scrub(pl_engine *e, double step_s)
 {
@@ -261,7 +254,7 @@ int pl_engine_step(pl_engine *e, pl_err *err)
     const double start = pl_engine_now(e);
     const int refused = run(e, &logits, err);
     pl_hist_add(&e->m.step_tokens, e->plan_tokens);
-    forget_plan(e);
+    pl_sched_forget(e);
     if (refused < 0) return refused;
     if (refused) e->m.mismatches += (uint64_t)e->kv->n_mismatches;
     int32_t row = 0;

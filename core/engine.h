@@ -64,5 +64,6 @@ int32_t pl_sched_find(const pl_engine *e, int64_t id); /* slot of a request that
 void pl_sched_finish(pl_engine *e, int32_t i, int32_t why);
 void pl_sched_post(pl_engine *e, int32_t i, const pl_sampled *s); /* s NULL: no token */
 void pl_sched_publish(pl_engine *e, int32_t i);                   /* its full pages become known to the prefix cache */
+void pl_sched_forget(pl_engine *e);                               /* the plan is empty again */
 void pl_sched_clear(slot *s);
 #endif

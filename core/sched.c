@@ -261,8 +261,16 @@ static void expire(pl_engine *e, const queue *q)
     }
 }
 
+void pl_sched_forget(pl_engine *e)
+{
+    for (int32_t k = 0; k < e->n_plan; k++) e->slot[e->who[k]].planned = -1;
+    e->n_plan = e->plan_tokens = 0;
+    e->plan_pages = 0;
+}
+
 void pl_engine_look(pl_engine *e, pl_queue *out)
 {
+    pl_sched_forget(e); /* of a step that an error ended before it ran */
     if (e->stepped) e->n_events = 0;
     e->stepped = false;
     expire(e, &e->running);

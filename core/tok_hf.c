@@ -13,9 +13,11 @@ static int read_file(const char *path, bool needed, char **out, int64_t *n, pl_e
 {
     int rc = PL_OK;
     char *text = NULL;
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISFIFO(st.st_mode)) /* to open it would wait */
+        return pl_fail(err, PL_EIO, "%s: not a regular file", path);
     FILE *f = fopen(path, "rb");
     if (!f) return needed || errno != ENOENT ? pl_fail(err, PL_EIO, "%s: %s", path, strerror(errno)) : PL_OK;
-    struct stat st;
     if (fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > PL_MAX_FILE) {
         rc = pl_fail(err, PL_EIO, "%s: want a file of at most %d bytes", path, PL_MAX_FILE);
         goto done;

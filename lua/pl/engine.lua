@@ -17,12 +17,20 @@ function State:_look()
   self._planned, self._plans = {}, 0
 end
 
--- Those of list[0..n-1] that `fits` and that have not been preempted since the step began.
-local function each(list, n, state, fits)
+-- A policy may keep its state for longer than the step, or the engine, is there.
+local function open(s, what)
+  if not s._open then err.raise(("s.%s: the step is over"):format(what)) end
+end
+
+-- Those of list[0..n-1] that `fits` and that have not been preempted since the step began. Each is a reference: unlike
+-- a pointer it does not lead to what lies beside it.
+local function each(s, what, list, n, state, fits)
+  open(s, what)
   local i = 0
   return function()
+    open(s, what)
     while i < n do
-      local r = list[i]
+      local r = list[i][0]
       i = i + 1
       if r.state == state and fits(r) then return r end
     end
@@ -35,23 +43,26 @@ local function any() return true end
 --- Requests that decode; and requests with prompt left, those that have begun first. In order of priority, then of
 --- arrival. Of each: id, n_prompt, n_done, n_out, max_out, left, priority, tenant, n_preempted, arrived_s,
 --- deadline_s, started_s, first_s.
-function State:running() return each(self._queue.running, self._queue.n_running, C.PL_RUNNING, decodes) end
+function State:running()
+  return each(self, "running", self._queue.running, self._queue.n_running, C.PL_RUNNING, decodes)
+end
 function State:waiting()
   local q = self._queue
-  local first, rest = each(q.running, q.n_running, C.PL_RUNNING, begun), nil
+  local first, rest = each(self, "waiting", q.running, q.n_running, C.PL_RUNNING, begun), nil
   return function()
     local r = not rest and first()
     if r then return r end
-    rest = rest or each(q.waiting, q.n_waiting, C.PL_WAITING, any)
+    rest = rest or each(self, "waiting", q.waiting, q.n_waiting, C.PL_WAITING, any)
     return rest()
   end
 end
 
 --- The request that runs and would go last: of the lowest priority, then the youngest; nil if none runs.
 function State:youngest()
+  open(self, "youngest")
   local q = self._queue
   for i = q.n_running - 1, 0, -1 do
-    if q.running[i].state == C.PL_RUNNING then return q.running[i] end
+    if q.running[i].state == C.PL_RUNNING then return q.running[i][0] end
   end
 end
 
@@ -61,11 +72,18 @@ function State:pages_for(r)
 end
 
 --- Tokens of a waiting request that the prefix cache has; tokens computed so far for a request's tenant.
-function State:cached(r) return C.pl_engine_cached(self._ptr, r.id) end
-function State:served(r) return C.pl_engine_served(self._ptr, r.tenant) end
+function State:cached(r)
+  open(self, "cached")
+  return C.pl_engine_cached(self._ptr, r.id)
+end
+function State:served(r)
+  open(self, "served")
+  return C.pl_engine_served(self._ptr, r.tenant)
+end
 
 --- n tokens of a request in this step; false if the step or the cache has no room for them.
 function State:prefill(r, n)
+  open(self, "prefill")
   local id = tonumber(r.id)
   if self._planned[id] then return true end
   if n < 1 then return false end
@@ -83,6 +101,7 @@ function State:decode(r) return self:prefill(r, 1) end
 --- Give back the pages of a request that runs; it waits again, and what is not in the prefix cache is computed
 --- anew.
 function State:preempt(r)
+  open(self, "preempt")
   local id = tonumber(r.id)
   check(C.pl_engine_preempt(self._ptr, r.id, e))
   if self._planned[id] then self._planned[id], self._plans = nil, self._plans - 1 end
@@ -103,6 +122,7 @@ local function figure(state, what)
   local get = figures[what]
   return setmetatable({}, { __metatable = false, __index = function(_, k)
     if not get[k] then err.unknown("s." .. what, tostring(k), err.names(get)) end
+    open(state, what)
     return get[k](state)
   end, __newindex = function(_, k) err.raise(("s.%s.%s cannot be set by a policy"):format(what, tostring(k))) end })
 end
@@ -117,7 +137,7 @@ end
 --- The state as a recipe's policy sees it: it can be asked and planned with, and not be changed.
 local function shown_to_policy(state)
   local function record(what, r)
-    if not abi.istype("const pl_request *", r) then
+    if not abi.istype("pl_request", r) then
       err.raise(("s:%s: %s, want a request"):format(what, schema.show(r)))
     end
     return r
@@ -139,16 +159,28 @@ local function shown_to_policy(state)
   return policy.state(setmetatable({}, { __metatable = false,
     __newindex = function(_, k) err.raise(("s.%s cannot be set by a policy"):format(tostring(k))) end,
     __index = function(_, k)
-      if k == "now" then return tonumber(C.pl_engine_now(state._ptr)) end
+      if k == "now" then
+        open(state, k)
+        return tonumber(C.pl_engine_now(state._ptr))
+      end
       if shown[k] == nil then err.unknown("the state of a step", tostring(k), err.names(shown)) end
       return shown[k]
     end }))
 end
 
---- The state of an engine's steps: { look(), own, shown }: own for policies of perilune's, shown for others.
+--- The state of an engine's steps: { queue, look(), plan(run) }. look: the step begins; plan: by a policy (see
+--- pl.policy.runner), which is given the state as it is if it is one of perilune's, and a guarded one if not.
 function M.state(ptr, page, pages)
   local own = new_state(ptr, page, pages)
-  return { own = own, shown = shown_to_policy(own), queue = own._queue, look = function() own:_look() end }
+  local shown = shown_to_policy(own)
+  local function plan(run)
+    own._open = true
+    local ok, e2 = pcall(run, shown, own)
+    own._open = false
+    if not ok then error(e2, 0) end
+    return own._plans > 0 or own._queue.n_events > 0
+  end
+  return { queue = own._queue, look = function() own:_look() end, plan = plan }
 end
 
 -- The engine ------------------------------------------------------------------------------------------------
@@ -255,15 +287,22 @@ local function keep_logprobs(r, s)
   r.logprobs[#r.logprobs + 1] = { id = s.token, logprob = s.logprob, top = top }
 end
 
+-- A policy that is a function of the session's own can reach the engine that asks it.
+function Engine:between_steps(what)
+  if self.planning then err.raise(("engine: %s while a policy plans a step"):format(what)) end
+end
+
 --- One step. Returns the number of requests that are still open.
 function Engine:step()
   if (self.n_open or 0) == 0 then return 0 end
   local state = self.state
+  self:between_steps "step"
   state.look()
-  self.run_policy(state.shown, state.own)
-  if not state.own:has_plan() and state.queue.n_events == 0 then
-    err.raise "engine: the policy plans nothing, though requests wait"
-  end
+  self.planning = true
+  local fine, planned = pcall(state.plan, self.run_policy)
+  self.planning = false
+  if not fine then error(planned, 0) end
+  if not planned then err.raise "engine: the policy plans nothing, though requests wait" end
   local ok, code = check(C.pl_engine_step(self.ptr, e))
   if not ok then err.raise(("engine: the step failed: %s"):format(code), nil, code) end
   local incidents = self:mismatches()
@@ -388,6 +427,7 @@ function Engine:cancel(r)
 end
 
 function Engine:close()
+  self:between_steps "close"
   if self.ptr then C.pl_engine_close(abi.gc(self.ptr, nil)) end
   C.pl_kv_close(self.kv)
   self.ptr, self.kv = nil, nil

@@ -271,11 +271,9 @@ function M.run(o)
       local before = C.pl_now_s()
       state.look()
       if queue.n_running + queue.n_waiting > 0 then
-        run_policy(state.shown, state.own)
+        local planned = state.plan(run_policy)
         lua_s = lua_s + (C.pl_now_s() - before)
-        if not state.own:has_plan() and queue.n_events == 0 then
-          err.raise "simulate: nothing can be planned, though requests wait"
-        end
+        if not planned then err.raise "simulate: nothing can be planned, though requests wait" end
       end
       if fair then
         for t = 0, o.tenants - 1 do waits[t] = 0 end

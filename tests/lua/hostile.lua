@@ -68,6 +68,9 @@ for _, c in ipairs {
   { "want a request", SCHEDULE = "s:decode(nil)" }, { "want a request", SCHEDULE = "s:prefill({ id = 1 }, 1)" },
   { "want a whole number", SCHEDULE = "for q in s:waiting() do s:prefill(q, 0 / 0) end" },
   { "constant", SCHEDULE = "for q in s:waiting() do q.left = 9 end" },
+  { "cannot be indexed", SCHEDULE = "for q in s:waiting() do local x = q[1e9].id end" },
+  { "arithmetic", SCHEDULE = "for q in s:waiting() do local x = (q + 1e8).id end" },
+  { "arithmetic", SCHEDULE = "for q in s:waiting() do s:decode(q) local x = (s:youngest() - 1e8).id end" },
   -- what pl.recipe returned is not what the program goes by
   { "", LAST = "p.with = loop" }, { "want one of", LAST = "p.act = 'f64'" }, { "want at most",
     LAST = "p.batch = 2 ^ 40" },
@@ -129,6 +132,55 @@ do
     end }
   verdict(inner == want and table.concat(outer.ids, ",") == want, "generate within on_token: " .. tostring(inner))
   m:close()
+end
+
+-- a policy of the session's own: it can reach the engine that asks it, and keep its state for longer than that
+do
+  local m = model.load("tests/data/tiny-llama", { batch = 4, context = 64 })
+  local ask = { prompt = { 5, 6, 7 }, max_tokens = 6, ignore_eos = true }
+  local want, said, kept = table.concat(m:generate(ask).ids, ","), {}, {}
+  m:set_policy(function(s)
+    local function try(f, ...) said[#said + 1] = tostring(select(2, pcall(f, ...))) end
+    kept = { s = s, tokens = s.tokens, running = s:running(), waiting = s:waiting(), decode = s.decode }
+    kept.r = kept.running() or kept.waiting()
+    try(m.step, m)
+    try(m.close, m)
+    try(m.generate, m, { prompt = { 1 }, max_tokens = 0 })
+    m.engine:cancel(m:submit { prompt = { 9 }, max_tokens = 1 })
+    m:logits { 5, 6 }
+    require("pl.policy").decode_first(s)
+  end)
+  local function over(when)
+    for what, f in pairs { running = function() kept.running() end, waiting = function() kept.waiting() end,
+      decode = function() kept.decode(kept.s, kept.r) end, preempt = function() kept.s:preempt(kept.r) end,
+      youngest = function() kept.s:youngest() end, tokens = function() return kept.tokens.left end,
+      now = function() return kept.s.now end, served = function() kept.s:served(kept.r) end,
+      free = function() return kept.s.pages.free end, all = function() for _ in kept.s:waiting() do end end } do
+      local fine, e = pcall(f)
+      verdict(not fine and tostring(e):find("the step is over", 1, true), what .. when .. ": " .. tostring(e))
+    end
+  end
+  local g = m:generate(ask)
+  verdict(table.concat(g.ids, ",") == want and m:metrics().policy_failures == 0, "a policy that meddles: " .. #said)
+  verdict(#said == 18, "asked in each step: " .. #said)
+  for i, text in ipairs(said) do
+    verdict(text:find("while a policy plans a step", 1, true), ("%d: %s"):format(i, text))
+  end
+  over " between steps"
+  -- what an interrupted step has planned does not stay in the next one's plan
+  local before = m.engine.run_policy
+  m.engine.run_policy = function(_, own)
+    require("pl.policy").decode_first(own)
+    error "interrupted"
+  end
+  local r = m:submit(ask)
+  verdict(not pcall(m.step, m), "an interrupted step")
+  m.engine.run_policy = before
+  while m:step() > 0 do end
+  verdict(table.concat(r.ids, ",") == want, "after an interrupted step: " .. table.concat(r.ids, ","))
+  verdict(m:metrics().policy_failures == 0, "the next policy does not meet it")
+  m:close()
+  over " after close"
 end
 
 -- a model after close()
