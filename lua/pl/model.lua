@@ -203,13 +203,16 @@ local function run_rows(self, ids, chunk, rows, see, after)
   if not ok then error(what, 0) end
 end
 
---- Logits after the last token of a text or of a list of ids: a tensor [V].
-function Model:logits(prompt)
+--- Logits after the last token of a text or of a list of ids: a tensor [V]; with n, after each of the last n: [n,V].
+function Model:logits(prompt, n)
   local ids, V, y = self:ids(prompt), self.trace.vocab, nil
-  run_rows(self, ids, self.pool.tokens, function(from, n) return from + n == #ids and 1 or 0 end,
-    function(_, logits)
-    y = tensor.empty { V }
-    abi.copy(y.data, logits, V * 4)
+  if n and n > #ids then err.raise(("logits: of the last %d tokens, the prompt has %d"):format(n, #ids)) end
+  local first = #ids - (n or 1)
+  run_rows(self, ids, n and self.pool.batch or self.pool.tokens, function(from, count)
+    return math.max(0, math.min(count, from + count - first))
+  end, function(row, logits)
+    y = y or tensor.empty(n and { n, V } or { V })
+    abi.copy(abi.cast("float *", y.data) + (row - first) * V, logits, V * 4)
   end)
   return y
 end
@@ -326,7 +329,7 @@ end
 arg.functions("pl", M, { open = { "path", "string", "o?", "table" }, load = { "path", "string", "o?", "table" } })
 arg.methods("m", Model, arg.object("model", Model, Closed), {
   start = { "context?", whole(1) }, tokenizer = {}, ids = { "prompt", text_or_ids }, stops = {}, step = {},
-  submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids },
+  submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids, "n?", whole(1) },
   score = { "prompt", text_or_ids, "k?", whole(1) }, calibrate = { "prompt", text_or_ids, "window?", whole(1) },
   set_policy = { "policy", "string|function" }, metrics = {}, tree = {}, kv = { "context?", whole(1) }, plan = {},
   close = {},
