@@ -4,7 +4,7 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 CONFIG = cmake -G Ninja -B $(BUILD) -DCMAKE_BUILD_TYPE=RelWithDebInfo
 
-.PHONY: all setup configure build everything run test check lint bench fuzz asan tsan install clean
+.PHONY: all setup configure build everything run test check lint bench soak fuzz asan tsan install clean
 
 all: build
 
@@ -40,6 +40,10 @@ lint: everything
 
 bench: everything
 	@bench/run.sh $(BUILD)
+
+# half an hour of load, cancellations, preemptions and changes of policy: each answer is the one the request gets alone
+soak: everything
+	@PL_SOAK_SECONDS=$${PL_SOAK_SECONDS:-1800} PL_BUILD=$(BUILD) $(BUILD)/pl-lua tests/lua/load.lua
 
 fuzz: setup
 	@tests/fuzz/run long

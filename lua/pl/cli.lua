@@ -3,7 +3,7 @@
 local err = require "pl.err"
 local M = {}
 
-local verbs = { "run", "score", "tokenize", "check", "plan", "calibrate", "simulate" }
+local verbs = { "run", "score", "tokenize", "check", "plan", "calibrate", "simulate", "bench" }
 local repl_words = { ["-e"] = true }
 local tries = "perilune --help" -- what a wrong call is told
 

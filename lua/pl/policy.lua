@@ -112,17 +112,26 @@ end
 
 local MAX_FAILURES = 20 -- in a row: an endless loop costs every step its time
 
+-- What was preempted in this step waits again, and is seen if the step is looked at anew.
+local function fall_back(own)
+  if not own:has_plan() then own:_look() end
+  M.decode_first(own)
+end
+
 --- A function that runs one step's policy: the recipe's under the limits of its box, or decode_first where that one
 --- fails. It is called with the state as recipes see it, and the engine's own. counter.failures counts; the first
 --- failure of a policy is told once.
 function M.runner(schedule, box, counter)
   schedule = schedule or M.decode_first
   if ours[schedule] then
-    return function(_, own) schedule(own) end
+    return function(_, own)
+      schedule(own)
+      if not own:has_plan() then fall_back(own) end
+    end
   end
   local told, in_a_row = false, 0
   return function(shown, own)
-    if in_a_row == MAX_FAILURES then return M.decode_first(own) end
+    if in_a_row == MAX_FAILURES then return fall_back(own) end
     local ok, e = pcall(box.step, box, schedule, shown)
     if ok and own:has_plan() then
       in_a_row = 0
@@ -138,7 +147,7 @@ function M.runner(schedule, box, counter)
       io.stderr:write(("perilune: it failed in %d steps in a row, and is not asked any more\n"):format(in_a_row))
     end
     counter.failures = counter.failures + 1
-    M.decode_first(own)
+    fall_back(own)
   end
 end
 

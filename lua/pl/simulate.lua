@@ -2,6 +2,7 @@
 -- kernels. A million requests take minutes; what they would have taken on a device is counted.
 local abi, err, schema, engine, policy = require "pl.abi", require "pl.err", require "pl.schema",
   require "pl.engine", require "pl.policy"
+local quantiles = require "pl.quantiles"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -100,8 +101,9 @@ function M.read(path)
   end, tenants
 end
 
--- Made-up tokens: a common text begins the same way every time, the rest is the request's own.
-local function prompts()
+--- Made-up tokens below `vocab`: a common text begins the same way every time, the rest is the request's own. Returns a
+--- function(request, number) that gives an int32_t array, good until the next call.
+function M.prompts(vocab)
   local cap, buffer = 4096, abi.new("int32_t[?]", 4096)
   return function(r, n)
     local total = r.input
@@ -110,39 +112,13 @@ local function prompts()
       buffer = abi.new("int32_t[?]", cap)
     end
     local common = r.prefix and math.min(r.prefix_tokens or 0, total) or 0
-    for i = 0, common - 1 do buffer[i] = (r.prefix * 7919 + i * 31) % VOCAB end
-    for i = common, total - 1 do buffer[i] = (n * 104729 + i * 613) % VOCAB end
+    for i = 0, common - 1 do buffer[i] = (r.prefix * 7919 + i * 31) % vocab end
+    for i = common, total - 1 do buffer[i] = (n * 104729 + i * 613) % vocab end
     return buffer
   end
 end
 
 -- What is measured ---------------------------------------------------------------------------------------------
-
--- Values to within 1 %.
-local function histogram()
-  local bucket, n, sum = {}, 0, 0
-  local h = {}
-  function h.add(v)
-    local b = v > 1e-6 and math.floor(math.log(v * 1e6) * 50) or -1
-    bucket[b] = (bucket[b] or 0) + 1
-    n, sum = n + 1, sum + v
-  end
-  function h.quantile(q)
-    local keys, seen = {}, 0
-    for b in pairs(bucket) do keys[#keys + 1] = b end
-    table.sort(keys)
-    for _, b in ipairs(keys) do
-      seen = seen + bucket[b]
-      if seen >= q * n then return b < 0 and 0 or math.exp((b + 0.5) / 50) / 1e6 end
-    end
-    return 0
-  end
-  function h.figures()
-    return { mean = n > 0 and sum / n or 0, n = n,
-      p50 = h.quantile(0.5), p90 = h.quantile(0.9), p99 = h.quantile(0.99) }
-  end
-  return h
-end
 
 -- Jain's index of what n tenants were given in windows of time in which each of them had something waiting: 1 is an
 -- equal share for all, 1/n all for one (Jain, Chiu, Hawe 1984).
@@ -229,10 +205,10 @@ function M.run(o)
   local run_policy = policy.runner(schedule, box, counter)
   local ptr, kv, n_pages = open_engine(o)
   local state = engine.state(ptr, o.page, n_pages)
-  local queue, prompt = state.queue, prompts()
+  local queue, prompt = state.queue, M.prompts(VOCAB)
   local opts, id, events = abi.new "pl_request_opts", abi.new "int64_t[1]", abi.new "const pl_event *[1]"
   opts.sample.n_logprobs, opts.sample.top_p, opts.sample.repetition = -1, 1, 1
-  local itl, fair = histogram(), o.tenants > 1 and fairness(ptr, o.tenants, o.window)
+  local itl, fair = quantiles.new(), o.tenants > 1 and fairness(ptr, o.tenants, o.window)
   local samples, sample = series(2000)
   local lua_s, last_token, waits = 0, {}, {}
   local n, submitted, refused, open, steps = 0, 0, 0, 0, 0

@@ -1,0 +1,99 @@
+-- A load generator over the engine of a loaded model: requests that come at random times (open loop) or as soon as one
+-- of `concurrency` is done (closed loop), with lengths by distribution and made-up tokens.
+local abi, err, quantiles, simulate = require "pl.abi", require "pl.err", require "pl.quantiles", require "pl.simulate"
+local C = abi.C
+local M = {}
+
+M.defaults = { requests = 100, rate = 0, concurrency = 0, input = 200, output = 100, lengths = "fixed", tenants = 1,
+  prefixes = 16, prefix_tokens = 128, prefix_share = 0, seed = 1 }
+
+--- Run a load against m. o: what M.defaults names, on_step = function(number of steps) between two steps. Returns the
+--- figures; requests keep their tokens in figures.answers, in the order of the trace.
+function M.run(m, o)
+  for k, v in pairs(M.defaults) do if o[k] == nil then o[k] = v end end
+  local trace, prompt = simulate.generate(o), simulate.prompts(m.trace.vocab)
+  local ttft, tpot, itl, e2e = quantiles.new(), quantiles.new(), quantiles.new(), quantiles.new()
+  local f = { requests = 0, finished = {}, input_tokens = 0, output_tokens = 0, refused = 0, answers = {} }
+  local steps, open, n, next_request = 0, 0, 0, trace()
+  local start = C.pl_now_s()
+  local function submit(r)
+    n = n + 1
+    local ids, list = prompt(r, n), {}
+    for i = 1, math.min(r.input, m.context - 1) do list[i] = ids[i - 1] end
+    local came, last = C.pl_now_s(), nil
+    local request
+    local ok, what = pcall(function()
+      request = m:submit { ids = list, max_tokens = r.output, ignore_eos = true, tenant = r.tenant,
+        on_token = function()
+          local now = C.pl_now_s()
+          if last then itl.add(now - last) else ttft.add(now - came) end
+          last = now
+        end }
+    end)
+    if not ok then
+      if not (err.is(what) and what.code == "EFULL") then error(what, 0) end
+      f.refused = f.refused + 1
+      return
+    end
+    f.requests, f.input_tokens, open = f.requests + 1, f.input_tokens + #list, open + 1
+    f.answers[n] = request
+    request.came = came
+  end
+  local function settle()
+    for _, r in pairs(f.answers) do
+      if r.finish and not r.counted then
+        r.counted, open = true, open - 1
+        f.finished[r.finish] = (f.finished[r.finish] or 0) + 1
+        f.output_tokens = f.output_tokens + #r.ids
+        e2e.add(r.last_s - r.came)
+        if #r.ids > 1 then tpot.add((r.last_s - r.first_s) / (#r.ids - 1)) end
+      end
+    end
+  end
+  while next_request or open > 0 do
+    local now = C.pl_now_s() - start
+    while next_request and next_request.t <= now and (o.concurrency == 0 or open < o.concurrency) do
+      submit(next_request)
+      next_request = trace()
+    end
+    if open > 0 then
+      m:step()
+      steps = steps + 1
+      settle()
+      if o.on_step then o.on_step(steps) end
+    end
+  end
+  local s = C.pl_now_s() - start
+  f.seconds, f.steps, f.engine = s, steps, m:metrics()
+  f.request_s, f.output_tok_s = f.requests / s, f.output_tokens / s
+  f.total_tok_s = (f.input_tokens + f.output_tokens) / s
+  f.ttft_s, f.tpot_s, f.itl_s, f.e2e_s = ttft.figures(), tpot.figures(), itl.figures(), e2e.figures()
+  return f
+end
+
+--- The figures in the block that vLLM's `bench serve` prints.
+function M.text(f)
+  local out = { "============ Serving Benchmark Result ============" }
+  local function line(name, value, format)
+    out[#out + 1] = ("%-40s %-10s"):format(name, (format or "%.2f"):format(value))
+  end
+  line("Successful requests:", f.finished.length or 0, "%d")
+  line("Benchmark duration (s):", f.seconds)
+  line("Total input tokens:", f.input_tokens, "%d")
+  line("Total generated tokens:", f.output_tokens, "%d")
+  line("Request throughput (req/s):", f.request_s)
+  line("Output token throughput (tok/s):", f.output_tok_s)
+  line("Total Token throughput (tok/s):", f.total_tok_s)
+  for _, part in ipairs { { "---------------Time to First Token----------------", "TTFT", f.ttft_s },
+    { "-----Time per Output Token (excl. 1st token)------", "TPOT", f.tpot_s },
+    { "---------------Inter-token Latency----------------", "ITL", f.itl_s } } do
+    out[#out + 1] = part[1]
+    line(("Mean %s (ms):"):format(part[2]), part[3].mean * 1000)
+    line(("Median %s (ms):"):format(part[2]), part[3].p50 * 1000)
+    line(("P99 %s (ms):"):format(part[2]), part[3].p99 * 1000)
+  end
+  out[#out + 1] = "=================================================="
+  return table.concat(out, "\n")
+end
+
+return M
