@@ -271,12 +271,14 @@ int pl_kv_seq_fork(pl_kv *kv, int32_t from, int64_t owner, int32_t *seq, pl_err 
 
 static int32_t pages_of(const pl_kv *kv, int64_t tokens) { return (int32_t)((tokens + kv->o.page - 1) / kv->o.page); }
 
-/* The step would write to a page that others hold too. */
+/* The step would write to a page that others hold too. One that a copy still writes to stays where it is: half written,
+ * it would be read under the new page's tag; so the step is refused. */
 static bool must_copy(const pl_kv *kv, const pl_kv_seq *s)
 {
     if (s->len % kv->o.page == 0) return false;
     const pl_hold last = pl_kv_hold(s, s->n_pages - 1);
-    return pl_tags_valid(&kv->tags, last) && kv->tags.page[last.page].refs > 1;
+    const pl_page *p = &kv->tags.page[last.page];
+    return pl_tags_valid(&kv->tags, last) && p->refs > 1 && p->writers == 0;
 }
 
 int64_t pl_kv_need(const pl_kv *kv, int32_t seq, int32_t n)
@@ -397,7 +399,7 @@ int pl_kv_begin(pl_kv *kv, const pl_span *span, int32_t n, pl_err *err)
 }
 
 /* What is wrong with the pages of a span that failed. A tag in device memory that is not what the host wrote there is
- * damage; else the page has another owner, whose it is and stays. */
+ * damage; else a copy writes to the page, or it has another owner, whose it is and stays. */
 static int record(pl_kv *kv, int32_t seq, pl_err *err)
 {
     const pl_kv_seq *s = &kv->seq[seq];
@@ -411,7 +413,8 @@ static int record(pl_kv *kv, int32_t seq, pl_err *err)
         pl_mismatch *m = &kv->mismatch[kv->n_mismatches++];
         *m = (pl_mismatch){s->owner, seq, i, s->page[i], p->state, s->tag[i], found, {{0}}};
         memcpy(m->past, p->past, sizeof m->past);
-        if (p->tag == s->tag[i]) pl_tags_condemn(&kv->tags, s->page[i]);
+        const uint64_t written = p->tag | (p->writers > 0);
+        if (p->tag == s->tag[i] && found != written) pl_tags_condemn(&kv->tags, s->page[i]);
     }
     return PL_OK;
 }
