@@ -82,11 +82,12 @@ static void touch(pl_prefix *p, int32_t i)
     link_newest(p, i);
 }
 
-/* A page is never older than those that follow it. */
+/* A page is never older than those that follow it: what leads to it is touched after it. */
 static void touch_up(pl_prefix *p, pl_hold h)
 {
     while (h.page >= 0 && p->entry[h.page].hold.tag == h.tag) {
         touch(p, h.page);
+        p->entry[h.page].look = p->n_looks;
         h = p->entry[h.page].parent;
     }
 }
@@ -134,22 +135,30 @@ int32_t pl_prefix_take(pl_prefix *p, const pl_key *key, int32_t n, int64_t owner
     return k;
 }
 
+static bool same_hold(pl_hold a, pl_hold b) { return a.page == b.page && a.tag == b.tag; }
+
+/* Entry e is page i of the sequence. Who holds a page so holds those that lead to it, and eviction can give back every
+ * page that the cache alone holds: none of them leads to one that is in use. */
+static bool is_own(const pl_prefix *p, int32_t e, const pl_kv_seq *s, int32_t i)
+{
+    return e >= 0 && same_hold(p->entry[e].hold, pl_kv_hold(s, i)) && pl_tags_valid(&p->kv->tags, p->entry[e].hold);
+}
+
 void pl_prefix_put(pl_prefix *p, pl_kv_seq *s, int32_t i, const pl_key *key, const pl_key *before)
 {
     pl_tags *t = &p->kv->tags;
     const pl_hold own = pl_kv_hold(s, i);
     const int32_t old = find(p, key), parent = before ? find(p, before) : -1;
-    if (old == own.page && p->entry[old].hold.tag == own.tag) {
-        touch(p, old);
+    if (!pl_tags_valid(t, own) || (before && !is_own(p, parent, s, i - 1))) return;
+    if (is_own(p, old, s, i)) {
+        touch_up(p, own);
         return;
     }
-    if (!pl_tags_valid(t, own) || (before && parent < 0))
-        return; /* what leads to it is gone: it would never be found */
     if (old >= 0 && pl_tags_keep(t, p->entry[old].hold, s->owner)) {
         s->page[i] = p->entry[old].hold.page;
         s->tag[i] = p->entry[old].hold.tag;
         (void)pl_tags_drop(t, own);
-        touch(p, old);
+        touch_up(p, p->entry[old].hold);
         return;
     }
     if (old >= 0) forget(p, old);
@@ -168,18 +177,18 @@ void pl_prefix_put(pl_prefix *p, pl_kv_seq *s, int32_t i, const pl_key *key, con
 int32_t pl_prefix_evict(pl_prefix *p, int32_t n)
 {
     int32_t n_given = 0;
-    for (int32_t left = p->n_entries, i = p->oldest; n_given < n && left > 0 && i >= 0; left--) {
-        const int32_t next = p->entry[i].newer;
+    p->n_looks++;
+    while (n_given < n && p->oldest >= 0 && p->entry[p->oldest].look != p->n_looks) {
+        const int32_t i = p->oldest;
         const pl_hold h = p->entry[i].hold;
         const bool own = pl_tags_valid(&p->kv->tags, h);
         if (p->entry[i].n_children || (own && p->kv->tags.page[h.page].refs > 1)) {
-            touch(p, i); /* in use: looked at again when the others have been */
+            touch_up(p, h); /* in use, with what leads to it: looked at again when the others have been */
         } else {
             forget(p, i);
             p->n_evicted++;
             n_given += own;
         }
-        i = next;
     }
     return n_given;
 }

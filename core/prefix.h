@@ -19,6 +19,7 @@ typedef struct pl_prefix_entry { /* of the page with this number */
     int32_t n_children;
     int32_t next;         /* in its bucket */
     int32_t older, newer; /* by last use */
+    uint32_t look;        /* the last eviction that came by it and left it */
 } pl_prefix_entry;
 
 typedef struct pl_prefix {
@@ -27,6 +28,7 @@ typedef struct pl_prefix {
     int32_t *bucket;        /* [n_buckets] first page, -1: none */
     int32_t n_buckets;      /* a power of two */
     int32_t oldest, newest, n_entries;
+    uint32_t n_looks; /* evictions */
     uint64_t n_evicted;
 } pl_prefix;
 
@@ -42,7 +44,8 @@ int32_t pl_prefix_count(const pl_prefix *p, const pl_key *key, int32_t n);
 /* The same, and the pages are held for owner: hold[n]. */
 int32_t pl_prefix_take(pl_prefix *p, const pl_key *key, int32_t n, int64_t owner, pl_hold *hold);
 /* Page i of sequence s is full and has this key; before: the key of the page before it, NULL for the first. Where the key
- * is cached already, the sequence's page becomes the cached one, which holds the same numbers. */
+ * is cached already, the sequence's page becomes the cached one, which holds the same numbers. Nothing happens where the
+ * page before it is not both cached and the sequence's own. */
 void pl_prefix_put(pl_prefix *p, pl_kv_seq *s, int32_t i, const pl_key *key, const pl_key *before);
 /* Gives back up to n pages; returns how many. */
 int32_t pl_prefix_evict(pl_prefix *p, int32_t n);
