@@ -47,7 +47,7 @@ static int reserve(pl_engine *e, pl_err *err)
     e->need = calloc(rows, sizeof *e->need);
     e->who = calloc(rows, sizeof *e->who);
     e->rows = calloc(rows, sizeof *e->rows);
-    e->event_cap = (int32_t)(2 * n); /* a deadline, and a step's own, of each request at most */
+    e->event_cap = (int32_t)(2 * n); /* looks leave at most n, and so does a step */
     e->event = calloc(2 * n, sizeof *e->event);
     e->ids = calloc((size_t)e->o.max_tokens, sizeof *e->ids);
     e->scratch = calloc((size_t)e->o.n_vocab, sizeof *e->scratch);

@@ -249,10 +249,11 @@ int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err)
 
 /* What a policy asks ------------------------------------------------------------------------------------- */
 
+/* Looks between two steps share half of the room for events; when it is full, the rest end after the step. */
 static void expire(pl_engine *e, const queue *q)
 {
     const double now = pl_engine_now(e);
-    for (int32_t k = q->n - 1; k >= 0; k--) {
+    for (int32_t k = q->n - 1; k >= 0 && e->n_events < e->o.max_requests; k--) {
         const pl_request *r = q->request[k];
         if (r->deadline_s <= 0 || now < r->deadline_s) continue;
         const int32_t i = pl_sched_find(e, r->id);
