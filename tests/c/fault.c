@@ -86,8 +86,10 @@ static run_t run(int32_t check, pl_fault fault, int victim, bool with_copy)
         const bool before = fault.struck;
         r.n_damaged += pl_kv_scrub(m.kv, 40);
         busy = false;
+        const pl_request *known[N];
+        for (int i = 0; i < N; i++) known[i] = request(e, id[i]); /* a look, which forgets the plan */
         for (int i = 0; i < N; i++) {
-            const pl_request *q = request(e, id[i]);
+            const pl_request *q = known[i];
             busy = busy || q;
             const int32_t n = q ? (int32_t)pl_min(pl_min(q->left, 20), pl_engine_step_left(e)) : 0;
             if (n && takes_part(i, step)) (void)pl_engine_plan(e, id[i], n, &err);
