@@ -362,6 +362,7 @@ static void do_look(const op *o)
     (void)o;
     pl_queue q;
     pl_engine_look(e, &q);
+    for (int i = 0; i < REQUESTS; i++) req[i].planned = 0; /* a plan that did not run is forgotten */
     if (stepped) n_events = 0;
     stepped = false;
     /* as many as there are requests; more of them wait for the look after the next step */
@@ -500,7 +501,7 @@ static void close_all(void)
 int main(void)
 {
     static const model_kind kind[] = {
-        {"submit", 16, do_submit}, {"plan", 34, do_plan}, {"step", 20, do_step}, {"look", 14, do_look},
+        {"submit", 16, do_submit}, {"plan", 34, do_plan}, {"step", 20, do_step}, {"look", 10, do_look},
         {"cancel", 2, do_cancel},  {"wait", 4, do_wait},  {"room", 1, do_room},  {"preempt", 3, do_preempt},
     };
     const model m = {"scheduler", kind, sizeof kind / sizeof *kind, open_all, check, check_all, close_all};
