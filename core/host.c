@@ -2,9 +2,12 @@
 #include "host.h"
 #include "base.h"
 #include <editline/readline.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
@@ -19,8 +22,20 @@ static void on_interrupt(int sig)
     interrupted = 1;
 }
 
+/* Weights are read from a mapping of their file: where that has become shorter, or the disk fails, a read is this
+ * signal. Nothing can be computed any more. */
+static void on_lost_file(int sig)
+{
+    static const char text[] = "perilune: a file that is in use was cut off or cannot be read any more\n";
+    (void)sig;
+    (void)!write(2, text, sizeof text - 1);
+    _exit(1);
+}
+
 void pl_host_init(void)
 {
+    const struct sigaction lost = {.sa_handler = on_lost_file};
+    sigaction(SIGBUS, &lost, NULL);
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &a, NULL);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write */
@@ -31,6 +46,58 @@ bool pl_host_interrupted(bool clear)
     const bool was = interrupted != 0;
     if (clear) interrupted = 0;
     return was;
+}
+
+static int write_all(int fd, const char *path, const char *data, int64_t n, pl_err *err)
+{
+    int rc = PL_OK;
+    for (int64_t at = 0; at < n && rc == PL_OK;) {
+        const ssize_t put = write(fd, data + at, (size_t)(n - at));
+        if (put >= 0)
+            at += put;
+        else if (errno != EINTR)
+            rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
+    }
+    if (close(fd) < 0 && rc == PL_OK) rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
+    return rc;
+}
+
+int pl_host_write(const char *path, const void *data, int64_t n, pl_err *err)
+{
+    char *there = realpath(path, NULL), *beside = NULL; /* a link stays one: what it names is replaced */
+    const char *target = there ? there : path;
+    struct stat st = {.st_mode = S_IFREG | 0666};
+    const bool is_old = stat(target, &st) == 0;
+    int fd, rc = PL_OK;
+    if (!S_ISREG(st.st_mode)) {
+        fd = open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+        rc = fd < 0 ? pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno)) : write_all(fd, path, data, n, err);
+        goto done;
+    }
+    if (is_old && access(target, W_OK) < 0) {
+        rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
+        goto done;
+    }
+    if (asprintf(&beside, "%s.XXXXXX", target) < 0) {
+        beside = NULL;
+        rc = pl_fail(err, PL_ENOMEM, "%.160s: no memory", path);
+        goto done;
+    }
+    fd = mkstemp(beside);
+    if (fd < 0) {
+        rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
+        goto done;
+    }
+    const mode_t mask = umask(0);
+    umask(mask);
+    fchmod(fd, is_old ? st.st_mode & 07777 : 0666 & ~mask);
+    rc = write_all(fd, path, data, n, err);
+    if (rc == PL_OK && rename(beside, target) < 0) rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
+    if (rc < 0) unlink(beside);
+done:
+    free(beside);
+    free(there);
+    return rc;
 }
 
 bool pl_host_is_tty(int32_t fd) { return isatty(fd) != 0; }

@@ -403,6 +403,9 @@ int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last ste
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */
 bool pl_host_is_tty(int32_t fd);
+/* A file of n bytes, whole or not at all: written beside `path` under another name, which is then `path`. What is no
+ * regular file (a device, a pipe) is written as it is. */
+int pl_host_write(const char *path, const void *data, int64_t n, pl_err *err);
 char *pl_line_read(const char *prompt,
                    const char *completions); /* a line, edited; NULL at the end; completions by "\n" */
 void pl_line_free(char *line);

@@ -1,6 +1,6 @@
 -- Reading files of which nobody knows how long they are: never more than a limit, so that a device or a pipe without
 -- an end is an error and not the end of the memory.
-local err = require "pl.err"
+local abi, err = require "pl.abi", require "pl.err"
 local M = {}
 
 -- bytes of a recipe, of a line of input, of a prompt or a script
@@ -29,6 +29,36 @@ function M.read(path, limit)
   f:close()
   if not ok then error(text, 0) end
   return text
+end
+
+--- Write a file: whole, or not at all.
+function M.write(path, text) abi.check(abi.C.pl_host_write(path, text, #text, abi.err)) end
+
+--- Lines of an open file that is called `name`, each at most `limit` bytes.
+function M.lines_of(f, name, limit)
+  local held, at, last = "", 1, false
+  return function()
+    while true do
+      local stop = held:find("\n", at, true)
+      if stop then
+        local line = held:sub(at, stop - 1)
+        at = stop + 1
+        return line
+      end
+      held, at = held:sub(at), 1
+      if #held > limit then error(err.new(("%s: a line of more than %s"):format(name, size(limit))), 0) end
+      if last then
+        if held == "" then return nil end
+        local line = held
+        held = ""
+        return line
+      end
+      -- as much again as there is, so that a long line is not put together from many parts
+      local part, why = f:read(math.max(2 ^ 16, #held))
+      if why then error(err.new(("%s: %s"):format(name, why)), 0) end
+      if part then held = held .. part else last = true end
+    end
+  end
 end
 
 --- Lines of standard input, each at most `limit` bytes, each as soon as it is there: hence byte by byte, as a longer

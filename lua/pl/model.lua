@@ -135,7 +135,15 @@ function Model:submit(o)
   end
   return request
 end
-function Model:step() return self.engine:step() end
+function Model:step()
+  local within = M.generating
+  M.generating = true -- the REPL's hook would break off a step in the middle, and its events would be lost
+  local fine, r = pcall(self.engine.step, self.engine)
+  M.generating = within
+  if not fine then error(r, 0) end
+  if not within and C.pl_host_interrupted(true) then err.raise "interrupted" end
+  return r
+end
 
 --- Generate: { prompt = text or ids, max_tokens =, temperature =, top_p =, top_k =, min_p =, seed =, stop = {
 --- ids }, ignore_eos =, repetition_penalty =, presence_penalty =, frequency_penalty =, logit_bias = { [id] =
@@ -183,6 +191,7 @@ local function run_rows(self, ids, chunk, rows, see, after)
     local all = abi.array("int32_t", ids)
     local V, logits, room = self.trace.vocab, nil, 0 -- a copy: the NaNs of the result are as the file made them
     for from = 0, #ids - 1, chunk do
+      if C.pl_host_interrupted(true) then err.raise "interrupted" end
       local n = math.min(chunk, #ids - from)
       local want = rows(from, n)
       local list = abi.new("int32_t[?]", math.max(want, 1))

@@ -1,6 +1,6 @@
 -- Scheduling policies: who goes next. A policy reads records that live in C and appends to a plan that C
 -- checks; it can be unfair, it cannot corrupt memory. The state `s` is made by pl.engine.
-local arg, err, schema = require "pl.arg", require "pl.err", require "pl.schema"
+local arg, err, file, schema = require "pl.arg", require "pl.err", require "pl.file", require "pl.schema"
 local M = {}
 
 local states = setmetatable({}, { __mode = "k" })
@@ -94,9 +94,8 @@ for _, name in ipairs(M.names) do ours[M[name]] = true end
 --- A policy by name, or from a file that returns function(s): the function, and the box that it runs in.
 function M.load(name)
   for _, known in ipairs(M.names) do if name == known then return M[name] end end
-  local f = io.open(name, "rb")
-  local text = f and f:read(2 ^ 20)
-  if f then f:close() end
+  local text, why = file.read(name, file.recipe)
+  if not text and why:find "No such file" == nil then error(err.new(why), 0) end
   if not text then
     local near = err.closest(name, M.names)
     error(err.new(("no policy '%s'"):format(name) .. (near and (", did you mean '%s'?"):format(near) or ""),

@@ -53,7 +53,11 @@ function M.with(self, name, over)
   local p = M.new(given) -- checked again: a recipe can write in its pool
   p.file, p.line = rawget(self, "file"), rawget(self, "line")
   for k, v in pairs(over or {}) do
-    if fields[k] and k ~= "weights" then p[k] = v end
+    if fields[k] and k ~= "weights" then
+      local bad = schema.wrong(v, fields[k])
+      if bad then err.raise(("%s: %s"):format(k, bad)) end
+      p[k] = v
+    end
   end
   p.name = name
   p.act = p.act or "bf16"

@@ -2,11 +2,13 @@
 -- kernels. A million requests take minutes; what they would have taken on a device is counted.
 local abi, err, schema, engine, policy = require "pl.abi", require "pl.err", require "pl.schema",
   require "pl.engine", require "pl.policy"
-local quantiles = require "pl.quantiles"
+local file, quantiles = require "pl.file", require "pl.quantiles"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
 local VOCAB = 2 ^ 20 -- of the made-up tokens
+local MAX_LINE = 2 ^ 16 -- bytes of a line of a trace
+M.MAX_TENANTS = 4096
 
 -- Requests ---------------------------------------------------------------------------------------------------
 
@@ -79,7 +81,7 @@ function M.read(path)
     error(err.new(what, nil, path, n), 0)
   end
   local n = 0
-  for line in f:lines() do
+  for line in file.lines_of(f, path, MAX_LINE) do
     n = n + 1
     if line:find "%S" then
       local ok, r = pcall(json.decode, line)
@@ -87,7 +89,7 @@ function M.read(path)
       local fine, checked = pcall(schema.check, "request", fields, r)
       if not fine then bad(n, tostring(type(checked) == "table" and checked.msg or checked)) end
       if #list > 0 and checked.t < list[#list].t then bad(n, "requests are not in order of t") end
-      if (checked.tenant or 0) >= 4096 then bad(n, "more than 4096 tenants") end
+      if (checked.tenant or 0) >= M.MAX_TENANTS then bad(n, ("more than %d tenants"):format(M.MAX_TENANTS)) end
       tenants = math.max(tenants, (checked.tenant or 0) + 1)
       list[#list + 1] = checked
     end
@@ -211,15 +213,16 @@ function M.run(o)
   local itl, fair = quantiles.new(), o.tenants > 1 and fairness(ptr, o.tenants, o.window)
   local samples, sample = series(2000)
   local lua_s, last_token, waits = 0, {}, {}
-  local n, submitted, refused, open, steps = 0, 0, 0, 0, 0
+  local n, submitted, refused, too_long, open, steps = 0, 0, 0, 0, 0, 0
   local started = C.pl_now_s()
   local next_request = trace()
-  -- a request that could never run is told, and the run goes on
+  -- a request that could never run is counted, and the run goes on
   local function take(now)
     while next_request and next_request.t <= now do
       n = n + 1
       local r = next_request
-      if submit(ptr, r, n, prompt, opts, id) then submitted, open = submitted + 1, open + 1
+      if math.ceil((r.input + r.output) / o.page) > n_pages then too_long = too_long + 1
+      elseif submit(ptr, r, n, prompt, opts, id) then submitted, open = submitted + 1, open + 1
       else refused = refused + 1 end
       next_request = trace()
     end
@@ -242,6 +245,7 @@ function M.run(o)
   end
   local ok, what = xpcall(function()
     while next_request or open > 0 do
+      if C.pl_host_interrupted(true) then err.raise "interrupted" end
       if open == 0 then C.pl_engine_wait_until(ptr, next_request.t) end
       take(C.pl_engine_now(ptr))
       local before = C.pl_now_s()
@@ -271,7 +275,7 @@ function M.run(o)
   local seconds_run = C.pl_engine_now(ptr)
   local result
   if ok then result = M.figures(o, m, { seconds = seconds_run, wall_s = C.pl_now_s() - started, lua_s = lua_s,
-    steps = steps, itl = itl.figures(), fairness = fair and fair.index(), refused = refused, n_pages = n_pages,
+    steps = steps, itl = itl.figures(), fairness = fair and fair.index(), refused = refused, too_long = too_long, n_pages = n_pages,
     failures = counter.failures, samples = samples }) end
   C.pl_engine_close(ptr)
   C.pl_kv_close(kv)
@@ -287,7 +291,7 @@ end
 --- What a run came to, as plain tables.
 function M.figures(o, m, x)
   local tokens = tonumber(m.prompt_tokens + m.out_tokens)
-  local f = { policy = o.policy, batch = o.batch, requests = tonumber(m.submitted), refused = x.refused,
+  local f = { policy = o.policy, batch = o.batch, requests = tonumber(m.submitted), refused = x.refused, too_long = x.too_long,
     finished = tonumber(m.finished[C.PL_FINISH_LENGTH]), late = tonumber(m.finished[C.PL_FINISH_DEADLINE]),
     preempted = tonumber(m.preempted), seed = o.seed, seconds = x.seconds, steps = x.steps,
     prompt_tokens = tonumber(m.prompt_tokens), cached_tokens = tonumber(m.cached_tokens),
@@ -319,6 +323,7 @@ function M.text(f)
   line("policy %s, batch %d: %d requests in %.1f s (simulated), %d steps", f.policy, f.batch, f.requests, f.seconds,
     f.steps)
   line("  finished %d, refused %d, past the deadline %d, preempted %d", f.finished, f.refused, f.late, f.preempted)
+  if f.too_long > 0 then line("  longer than the whole cache: %d", f.too_long) end
   line("  %-22s %12.1f tok/s output, %.1f with prompts", "throughput", f.output_tok_s, f.total_tok_s)
   line("  %-22s %12s %10s %10s %10s", "", "mean", "p50", "p90", "p99")
   for _, row in ipairs { { "time to first token", f.ttft_s }, { "between tokens", f.itl_s },

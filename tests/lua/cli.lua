@@ -8,12 +8,12 @@ local function verdict(ok, what)
   if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
 end
 
-local function call(args, input)
+local function call(args, input, before)
   local errors, stdin = os.tmpname(), os.tmpname()
   local f = assert(io.open(stdin, "wb"))
   f:write(input or "")
   f:close()
-  local p = io.popen(("%s <%s %s 2>%s; echo \" $?\""):format(perilune, stdin, args, errors))
+  local p = io.popen(("%s%s <%s %s 2>%s; echo \" $?\""):format(before or "", perilune, stdin, args, errors))
   local out = p:read "*a"
   p:close()
   local e = io.open(errors)
@@ -51,6 +51,54 @@ fails("run " .. model .. " --ids 1 >/dev/full", "standard output", 1)
 fails("run " .. model .. " --ids 1 --json >/dev/full", "standard output", 1)
 fails("--help >/dev/full", "standard output", 1)
 fails("/tmp", "/tmp", 1)
+-- files that are written: whole or not at all
+do
+  local ask = "calibrate " .. model .. " --ids 1,2,3 --out "
+  local dir = os.tmpname()
+  os.remove(dir)
+  os.execute("mkdir " .. dir)
+  local function holds(want)
+    local p = io.popen("cd " .. dir .. " && ls -A && cat * 2>/dev/null")
+    local got = p:read "*a"
+    p:close()
+    verdict(got:find(want), ask .. "left " .. got)
+  end
+  fails(ask .. "/dev/full", "/dev/full: No space left", 1)
+  fails(ask .. dir .. "/a/b", "No such file", 1)
+  fails(ask .. dir, "Is a directory", 1)
+  holds "^$"
+  -- the limit on a file's size is reached in the middle
+  os.execute("echo before >" .. dir .. "/out && ln -s out " .. dir .. "/link && chmod 640 " .. dir .. "/out")
+  local out, code, said = call(("simulate --requests 500 --svg %s/link"):format(dir), "", "ulimit -f 1; trap '' XFSZ; ")
+  verdict(code == 1 and out == "" and said:find "link: File too large", "a full disk: " .. said)
+  holds "^link\nout\nbefore\nbefore\n$"
+  out, code, said = call(ask .. dir .. "/link")
+  verdict(code == 0, "through a link: " .. out .. said)
+  holds '^link\nout\n{.*}\n{.*}\n$'
+  local p = io.popen("stat -c %a " .. dir .. "/out && readlink " .. dir .. "/link")
+  verdict(p:read "*a" == "640\nout\n", "the old file's rights stay, and the link")
+  p:close()
+  out = call("simulate --requests 5 --svg /dev/stdout")
+  verdict(out:find "<svg.*</svg>.*tok/s", "--svg /dev/stdout: " .. out)
+  -- a model that is cut off while it is read
+  os.execute(("cp tests/data/tiny-llama-gguf/model.gguf %s/m.gguf"):format(dir))
+  out, code, said = call(([[-e 'local m = require("pl.model").open "%s/m.gguf" io.open("%s/m.gguf", "wb"):close() ]]
+    .. "m:start()'"):format(dir, dir))
+  verdict(code == 1 and said == "perilune: a file that is in use was cut off or cannot be read any more\n",
+    ("a file that is cut off: %s %s %s"):format(tostring(code), out, said))
+  os.execute("rm -r " .. dir)
+end
+for _, wrong in ipairs { "batch 1e300", "context 2147483648", "tokens 1e300", "cache-bytes 1e17", "cache-bytes 100" } do
+  fails("plan llama --" .. wrong, "want at ", 1)
+end
+-- lines and pipes without an end
+fails("simulate --trace /dev/zero", "/dev/zero: a line of more than", 1)
+fails("simulate --policy /dev/zero", "/dev/zero: more than", 1)
+fails("simulate --policy /tmp", "/tmp: Is a directory", 1)
+for _, wrong in ipairs { "batch 65537", "queue 1e9", "tenants 4097", "page 1040", "cache-tokens 1e12", "seed 1e17",
+  "step-tokens 1e300", "in 1e18", "out inf", "prefix-share 1.5", "requests 1e300", "rate nan" } do
+  fails("simulate --" .. wrong, "is not a ", 2)
+end
 fails("-e", "wants a text", 2)
 fails("-e 'error {}'", "", 1)
 fails("run " .. model .. " --ids 5000", "token", 1)

@@ -53,6 +53,10 @@ local small = run { cache_tokens = 6400, input = 300, output = 300 }
 verdict(small.preempted > 0 and small.finished + small.refused == 1500, "preempted " .. small.preempted)
 verdict(simulate.svg(small):find "^<svg .*</svg>\n$" ~= nil, "the drawing")
 verdict(run { queue = 10, rate = 0 }.refused > 0, "a full queue refuses")
+local long = run { cache_tokens = 640, input = 300, output = 300 }
+verdict(long.too_long > 0 and long.finished > 0 and long.finished + long.too_long == 1500, "longer than the cache")
+long = run { input = 1e9, output = 1e9, lengths = "fixed", requests = 3 }
+verdict(long.too_long == 3 and long.prompt_tokens == 0, "no memory is taken for what cannot run")
 
 -- files
 local path = os.tmpname()

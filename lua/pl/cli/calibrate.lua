@@ -17,12 +17,7 @@ function M.run(o)
   load.act, load.kv = "f32", "f32" -- what is measured is not rounded before
   local m = require("pl.model").load(o.model, load)
   local scales, n = m:calibrate(prompt, o.window)
-  local json, err = require "pl.json", require "pl.err"
-  local f, why = io.open(o.out, "wb")
-  if not f then error(err.new(why), 0) end
-  local ok, what = f:write(json.encode(scales), "\n")
-  if ok then ok, what = f:close() end
-  if not ok then error(err.new(o.out .. ": " .. tostring(what)), 0) end
+  require("pl.file").write(o.out, require("pl.json").encode(scales) .. "\n")
   io.stderr:write(("scales of %d layers, %d heads from %d tokens: %s\n"):format(scales.layers, scales.heads, n, o.out))
   m:close()
   return 0

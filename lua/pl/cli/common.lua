@@ -5,12 +5,13 @@ local M = {}
 local acts = { "f32", "bf16" }
 local paths = { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }
 
-local function whole(least)
+local function whole(least, most)
   return function(s)
     local n = tonumber(s)
     if not n or n % 1 ~= 0 or n < least then
       return nil, ("'%s' is not a whole number of at least %d"):format(s, least)
     end
+    if most and n > most then return nil, ("'%s' is not a whole number of at most %.0f"):format(s, most) end
     return n
   end
 end
