@@ -347,6 +347,16 @@ static void do_readmit(const op *o)
     want_int(pl_kv_readmit(kv), n, "readmitted");
 }
 
+/* Pages that somebody took and nobody knows of, and holders more than there are, are found. */
+static void do_reclaim(const op *o)
+{
+    int32_t n = 0;
+    while (n < (int32_t)(o->a % 3) && pl_tags_take(&kv->tags, 99).page >= 0) n++;
+    const entry *x = &cache[o->b % PAGES];
+    if (x->used && x->g.live) want(pl_tags_keep(&kv->tags, x->g.h, 99), "keep");
+    want_int(pl_kv_reclaim(kv), n, "reclaimed");
+}
+
 static void close_all(void)
 {
     for (uint32_t i = 0; i < SEQS; i++) do_end(&(op){.a = i});
@@ -361,8 +371,9 @@ static void close_all(void)
 int main(void)
 {
     static const model_kind kind[] = {
-        {"start", 24, do_start}, {"publish", 16, do_publish}, {"put", 8, do_put},         {"end", 16, do_end},
-        {"count", 12, do_count}, {"evict", 8, do_evict},      {"condemn", 1, do_condemn}, {"readmit", 2, do_readmit},
+        {"start", 24, do_start},    {"publish", 16, do_publish}, {"put", 8, do_put},
+        {"end", 16, do_end},        {"count", 12, do_count},     {"evict", 8, do_evict},
+        {"condemn", 1, do_condemn}, {"readmit", 2, do_readmit},  {"reclaim", 2, do_reclaim},
     };
     const model m = {"prefix cache", kind, sizeof kind / sizeof *kind, open_all, check, check_all, close_all};
     return model_main(&m);

@@ -31,6 +31,7 @@ static pl_event event[8 * REQUESTS]; /* that must come, in any order */
 static struct {
     uint64_t tag, chain;
 } filled[PAGES]; /* what was computed into a page */
+static bool damaged[PAGES];
 
 static void open_all(uint64_t seed)
 {
@@ -217,8 +218,8 @@ static void do_submit(const op *o)
     const double wait = hurry ? 1 + below(&r, 4) : draw(&r) % 4 ? 0 : 1 + below(&r, 30);
     x.n = x.n_prompt;
     for (int32_t i = 0; i < x.n; i++) x.token[i] = i < 2 * PAGE ? i % 5 : (i * (kind + 1)) % VOCAB;
-    const bool damaged = o->a % 64 == 1;
-    if (damaged) x.token[below(&r, x.n)] = VOCAB;
+    const bool foreign = o->a % 64 == 1; /* a token that the vocabulary lacks */
+    if (foreign) x.token[below(&r, x.n)] = VOCAB;
     const pl_request_opts q = {.prompt = x.token,
                                .n_prompt = x.n,
                                .stop = &x.stop,
@@ -233,7 +234,7 @@ static void do_submit(const op *o)
     const bool large = pages_of(x.n_prompt + x.max_out) > n_pages;
     const int rc = pl_engine_submit(e, &q, &x.id, NULL);
     const bool full = n_open(-1) == opts.max_requests;
-    want_int(rc, damaged || large ? PL_EARG : full ? PL_EFULL : PL_OK, "submit");
+    want_int(rc, foreign || large ? PL_EARG : full ? PL_EFULL : PL_OK, "submit");
     total.refused += rc == PL_EFULL;
     if (rc < 0) return;
     double least = -1;
@@ -442,12 +443,32 @@ static void do_room(const op *o)
          (long long)pl_kv_free_pages(kv), (long long)n, (long long)there);
 }
 
+/* A page that only the prefix cache holds is found damaged: it is not found any more. (Steps of a dry cache compare no
+ * tags: pages in use are the matter of fault.c.) */
+static void do_condemn(const op *o)
+{
+    const int32_t p = (int32_t)(o->a % (uint32_t)n_pages);
+    if (plan_rows() || !cached(p) || users(p)) return;
+    pl_tags_condemn(&kv->tags, p);
+    damaged[p] = true;
+}
+
+static void do_readmit(const op *o)
+{
+    (void)o;
+    int32_t n = 0;
+    for (int32_t p = 0; p < n_pages; p++) n += damaged[p];
+    want_int(pl_kv_readmit(kv), n, "readmitted");
+    memset(damaged, 0, sizeof damaged);
+}
+
 static void check(void)
 {
     int64_t n_free = 0, left = unplanned();
     for (int32_t p = 0; p < n_pages; p++) {
         const int32_t n = users(p) + cached(p);
-        n_free += n == 0;
+        n_free += n == 0 && !damaged[p];
+        want_int(kv->tags.page[p].state == PL_PAGE_QUARANTINED, damaged[p], "quarantined");
         want_int(kv->tags.page[p].refs, n, "holders");
     }
     want_int(pl_kv_free_pages(kv), n_free, "free pages");
@@ -484,12 +505,12 @@ static void check_all(void)
     want_int(m.submitted, n_finished + (uint64_t)(m.n_running + m.n_waiting), "requests that came and went");
     want_int(m.e2e_s.n, n_finished, "times");
     want_int(m.pages.free + m.pages.owned + m.pages.quarantined, n_pages, "sum of pages");
-    want_int(m.pages.quarantined, 0, "pages in quarantine");
 }
 
 static void close_all(void)
 {
     for (mreq *m; (m = any_open(0));) do_cancel(&(op){.b = 1});
+    do_readmit(NULL);
     check();
     check_all();
     pl_engine_close(e);
@@ -501,8 +522,9 @@ static void close_all(void)
 int main(void)
 {
     static const model_kind kind[] = {
-        {"submit", 16, do_submit}, {"plan", 34, do_plan}, {"step", 20, do_step}, {"look", 10, do_look},
-        {"cancel", 2, do_cancel},  {"wait", 4, do_wait},  {"room", 1, do_room},  {"preempt", 3, do_preempt},
+        {"submit", 16, do_submit},  {"plan", 34, do_plan},      {"step", 20, do_step}, {"look", 10, do_look},
+        {"cancel", 2, do_cancel},   {"wait", 4, do_wait},       {"room", 1, do_room},  {"preempt", 3, do_preempt},
+        {"condemn", 1, do_condemn}, {"readmit", 1, do_readmit},
     };
     const model m = {"scheduler", kind, sizeof kind / sizeof *kind, open_all, check, check_all, close_all};
     return model_main(&m);
