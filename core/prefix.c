@@ -101,8 +101,6 @@ static void forget(pl_prefix *p, int32_t i)
     while (*at != i) at = &p->entry[*at].next;
     *at = x->next;
     unlink_use(p, i);
-    if (x->parent.page >= 0 && p->entry[x->parent.page].hold.tag == x->parent.tag)
-        p->entry[x->parent.page].n_children--;
     pl_tags_uncache(&p->kv->tags, x->hold);
     *x = (pl_prefix_entry){0};
     p->n_entries--;
@@ -170,7 +168,6 @@ void pl_prefix_put(pl_prefix *p, pl_kv_seq *s, int32_t i, const pl_key *key, con
     *at = own.page;
     link_newest(p, own.page);
     p->n_entries++;
-    if (parent >= 0) p->entry[parent].n_children++;
     touch_up(p, up);
 }
 
@@ -182,9 +179,9 @@ int32_t pl_prefix_evict(pl_prefix *p, int32_t n)
         const int32_t i = p->oldest;
         const pl_hold h = p->entry[i].hold;
         const bool own = pl_tags_valid(&p->kv->tags, h);
-        if (p->entry[i].n_children || (own && p->kv->tags.page[h.page].refs > 1)) {
+        if (own && p->kv->tags.page[h.page].refs > 1) {
             touch_up(p, h); /* in use, with what leads to it: looked at again when the others have been */
-        } else {
+        } else {            /* what follows it is older: it went before, or is in use, and then this was touched */
             forget(p, i);
             p->n_evicted++;
             n_given += own;
