@@ -1,5 +1,10 @@
 # Every file under tests/c is a Check suite of its own; every file under tests/lua and tests/e2e a Lua script that
 # ends with a non-zero status if an assertion fails. Tests find ../shared (goldens, real tokenizers) where it is.
+# A sanitizer takes ten to fifty times as long.
+set(LIMIT 600)
+if(PL_SANITIZE)
+  set(LIMIT 7200)
+endif()
 pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
 file(GLOB C_TESTS CONFIGURE_DEPENDS tests/c/*.c)
 foreach(f ${C_TESTS})
@@ -11,8 +16,8 @@ foreach(f ${C_TESTS})
   target_compile_options(test_${name} PRIVATE -Wno-conversion ${UNROLLED_FLAGS}) # some hold kernels
   target_compile_definitions(test_${name} PRIVATE PL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" PL_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME c/${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  # Check's own limit of 4 s a test is short for a sanitizer on a busy machine
-  set_tests_properties(c/${name} PROPERTIES ENVIRONMENT CK_DEFAULT_TIMEOUT=300 TIMEOUT 600)
+  # Check's own limit of 4 s a test is short on a busy machine
+  set_tests_properties(c/${name} PROPERTIES ENVIRONMENT CK_DEFAULT_TIMEOUT=${LIMIT} TIMEOUT ${LIMIT})
 endforeach()
 
 # The same interpreter as the program's, running one script with `pl` at hand.
@@ -27,7 +32,7 @@ foreach(f ${LUA_TESTS})
   get_filename_component(dir ${f} DIRECTORY)
   get_filename_component(dir ${dir} NAME)
   add_test(NAME ${dir}/${name} COMMAND pl-lua ${f} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${dir}/${name} PROPERTIES ENVIRONMENT "PL_BUILD=${CMAKE_BINARY_DIR}" TIMEOUT 600)
+  set_tests_properties(${dir}/${name} PROPERTIES ENVIRONMENT "PL_BUILD=${CMAKE_BINARY_DIR}" TIMEOUT ${LIMIT})
 endforeach()
 add_test(NAME ops COMMAND pl-lua tests/ops/run.lua WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 include(tests/gpu/gpu.cmake)
