@@ -94,7 +94,9 @@ for _, path in ipairs(names) do have[#have + 1] = path .. (C.pl_dev_has_path(abi
 print("paths: " .. table.concat(have, ", "))
 run(tiny, "bf16", 31, {})
 run(tiny, "f32", 31, {})
-if exists(smollm2) then
+if (os.getenv "PL_SANITIZED" or "") ~= "" then
+  print "skip SmolLM2: a sanitizer build"
+elseif exists(smollm2) then
   run(smollm2, "bf16", 9, { portable = true, ["soft-amx"] = true }) -- minutes in plain C: the tiny model has those
 else
   print "skip SmolLM2: no model file"
