@@ -12,7 +12,8 @@ local function exists(path)
   return f ~= nil
 end
 local shared = exists "../shared/golden/README.md"
-local sanitized = (os.getenv "PL_SANITIZED" or "") ~= "" -- too slow for real models: the tiny ones run the same code
+-- too slow for real models: the tiny ones run the same code
+local sanitized = (os.getenv "PL_SANITIZED" or "") ~= ""
 
 -- real: bounds of the real models; own: the golden is in this repository too, random: the model has random weights
 -- (tests/golden/make_tiny.py), its golden is only here
@@ -96,7 +97,8 @@ for _, m in ipairs(models) do
   if sanitized and m.real then
     print(("skip %s: a sanitizer build"):format(m.name))
     n_skipped = n_skipped + 1
-  elseif not golden or not exists(golden) or not exists(m.path:match "%.gguf$" and m.path or m.path .. "/config.json") then
+  elseif not golden or not exists(golden)
+    or not exists(m.path:match "%.gguf$" and m.path or m.path .. "/config.json") then
     print(("skip %s: %s"):format(m.name, (not golden or not exists(golden)) and "no golden (../shared is not there)"
       or "no model file"))
     n_skipped = n_skipped + 1
