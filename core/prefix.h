@@ -14,8 +14,8 @@ typedef struct pl_key {
 
 typedef struct pl_prefix_entry { /* of the page with this number */
     pl_key key;
-    pl_hold hold;   /* tag 0: no entry */
-    pl_hold parent; /* of the entry before it; page -1: it is the first */
+    pl_hold hold;         /* tag 0: no entry */
+    pl_hold parent;       /* of the entry before it; page -1: it is the first */
     int32_t next;         /* in its bucket */
     int32_t older, newer; /* by last use */
     uint32_t look;        /* the last eviction that came by it and left it */
