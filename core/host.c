@@ -36,6 +36,10 @@ void pl_host_init(void)
 {
     const struct sigaction lost = {.sa_handler = on_lost_file};
     sigaction(SIGBUS, &lost, NULL);
+    /* A standard stream that is closed must not be the number of the next file that is opened. Turned the wrong way round,
+     * every use of it is still an error. */
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd ? O_RDONLY : O_WRONLY);
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &a, NULL);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write */

@@ -127,10 +127,22 @@ static void preload(lua_State *L, capped *memory)
     lua_pop(L, 1);
 }
 
+/* What is still to be written is written now; where that fails, a status of 0 becomes 1. */
+static int end_of_output(int status)
+{
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || status != 0) return status;
+    fprintf(stderr, "perilune: standard output: %s\n", errno ? strerror(errno) : "write error");
+    return 1;
+}
+
 /* os.exit closes the state by default, so that finalizers give back what is open. */
 static int exit_closing(lua_State *L)
 {
     lua_settop(L, 1);
+    if (lua_isnoneornil(L, 1) || (lua_isboolean(L, 1) ? lua_toboolean(L, 1) : lua_tointeger(L, 1) == 0)) {
+        lua_pushinteger(L, end_of_output(0));
+        lua_replace(L, 1);
+    }
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_insert(L, 1);
     lua_pushboolean(L, 1);
@@ -194,10 +206,7 @@ int pl_lua_main(const char *name, int argc, char **argv)
         fprintf(stderr, "perilune: %s\n", lua_tostring(L, -1));
     else
         status = lua_isnumber(L, -1) ? (int)lua_tointeger(L, -1) : 0;
-    if ((fflush(stdout) || ferror(stdout)) && status == 0) {
-        fprintf(stderr, "perilune: standard output: %s\n", errno ? strerror(errno) : "write error");
-        status = 1;
-    }
+    status = end_of_output(status);
     lua_close(L);
     return status;
 }

@@ -1,10 +1,11 @@
 -- The command line: `perilune VERB ...`, one file a verb in pl/cli; without a verb, the REPL. main() returns
--- the exit code: 0, 1 for a failure, 2 for a wrong call.
+-- the exit code: 0, 1 for a failure, 2 for a wrong call, 130 after Ctrl-C.
 local err = require "pl.err"
 local M = {}
 
 local verbs = { "run", "score", "tokenize", "check", "plan", "calibrate", "simulate", "bench" }
 local repl_words = { ["-e"] = true }
+M.INTERRUPTED = 130 -- as a shell says it: 128 and the number of the signal
 local tries = "perilune --help" -- what a wrong call is told
 
 --- Raise a mistake in how the program was called.
@@ -76,7 +77,7 @@ function M.main()
     io.stderr:write("try: ", tries, "\n")
     return 2
   end
-  return 1
+  return err.is(e) and e.code == "ECANCEL" and M.INTERRUPTED or 1
 end
 
 return M

@@ -91,7 +91,7 @@ function M.run(model, trace, pool, checkpoint, dev, progress)
     return x.index < y.index
   end)
   for k, w in ipairs(order) do
-    if C.pl_host_interrupted(true) then err.raise "interrupted" end
+    if C.pl_host_interrupted(true) then err.raise("interrupted", nil, "ECANCEL") end
     local i = infos[w.weight]
     local t = checkpoint.take(i.index)
     local name = checkpoint:name_of(w.weight)

@@ -141,7 +141,7 @@ function Model:step()
   local fine, r = pcall(self.engine.step, self.engine)
   M.generating = within
   if not fine then error(r, 0) end
-  if not within and C.pl_host_interrupted(true) then err.raise "interrupted" end
+  if not within and C.pl_host_interrupted(true) then err.raise("interrupted", nil, "ECANCEL") end
   return r
 end
 
@@ -191,7 +191,7 @@ local function run_rows(self, ids, chunk, rows, see, after)
     local all = abi.array("int32_t", ids)
     local V, logits, room = self.trace.vocab, nil, 0 -- a copy: the NaNs of the result are as the file made them
     for from = 0, #ids - 1, chunk do
-      if C.pl_host_interrupted(true) then err.raise "interrupted" end
+      if C.pl_host_interrupted(true) then err.raise("interrupted", nil, "ECANCEL") end
       local n = math.min(chunk, #ids - from)
       local want = rows(from, n)
       local list = abi.new("int32_t[?]", math.max(want, 1))

@@ -245,7 +245,7 @@ function M.run(o)
   end
   local ok, what = xpcall(function()
     while next_request or open > 0 do
-      if C.pl_host_interrupted(true) then err.raise "interrupted" end
+      if C.pl_host_interrupted(true) then err.raise("interrupted", nil, "ECANCEL") end
       if open == 0 then C.pl_engine_wait_until(ptr, next_request.t) end
       take(C.pl_engine_now(ptr))
       local before = C.pl_now_s()

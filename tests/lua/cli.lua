@@ -50,6 +50,8 @@ fails("run " .. model .. " --ids 1 --top-k 1e18", "at most", 1)
 fails("run " .. model .. " --ids 1 >/dev/full", "standard output", 1)
 fails("run " .. model .. " --ids 1 --json >/dev/full", "standard output", 1)
 fails("--help >/dev/full", "standard output", 1)
+fails("run --help >/dev/full", "standard output", 1)
+fails("run " .. model .. " --ids 1 --json >&-", "standard output", 1)
 fails("/tmp", "/tmp", 1)
 -- files that are written: whole or not at all
 do

@@ -200,6 +200,37 @@ ffi.cdef "int raise(int);"
 ffi.C.raise(2)
 local ok, e = pcall(model.load, "tests/data/tiny-llama")
 verdict(not ok and tostring(e):find "interrupted", "Ctrl-C while loading: " .. tostring(e))
+for verb, rest in pairs { run = "--max-tokens 2", score = "--json", calibrate = "--out /dev/null" } do
+  arg = { verb, "tests/data/tiny-llama", "--ids", "1,2,3", rest:match "%S+", rest:match "%S+$" } -- luacheck: ignore
+  if arg[5] == arg[6] then arg[6] = nil end
+  local stderr, said = io.stderr, {}
+  io.stderr = { write = function(_, ...) said[#said + 1] = table.concat { ... } end } -- luacheck: ignore
+  ffi.C.raise(2)
+  local code = require("pl.cli").main()
+  io.stderr = stderr -- luacheck: ignore
+  verdict(code == 130 and table.concat(said):find "interrupted", ("Ctrl-C in %s: %s"):format(verb, tostring(code)))
+end
+do
+  local m2 = model.load "tests/data/tiny-llama"
+  local steps = 0
+  local r = m2:submit { prompt = { 1, 2 }, max_tokens = 4, ignore_eos = true, on_token = function()
+    steps = steps + 1
+    if steps == 2 then ffi.C.raise(2) end
+  end }
+  local fine, e = pcall(function() while m2:step() > 0 do end end)
+  verdict(not fine and tostring(e):find "interrupted" and #r.ids == 2, "Ctrl-C in m:step: " .. tostring(e))
+  while m2:step() > 0 do end
+  verdict(#r.ids == 4 and r.finish == "length", "the request can go on")
+  ffi.C.raise(2)
+  verdict(m2:generate { prompt = { 1 } }.finish == "cancelled", "Ctrl-C in m:generate")
+  ffi.C.raise(2)
+  fine, e = pcall(m2.score, m2, { 1, 2 })
+  verdict(not fine and tostring(e):find "interrupted", "Ctrl-C in m:score: " .. tostring(e))
+  m2:close()
+  ffi.C.raise(2)
+  fine, e = pcall(require("pl.simulate").run, { requests = 10 })
+  verdict(not fine and tostring(e):find "interrupted", "Ctrl-C in simulate: " .. tostring(e))
+end
 verdict(recipe.load "llama".name == "llama", "the state is as it was")
 print(("%d passed, %d failed"):format(passed, failed))
 os.exit(failed == 0 and 0 or 1)

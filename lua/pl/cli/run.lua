@@ -57,7 +57,7 @@ function M.run(o)
   if g.finish == "error" then
     error(require("pl.err").new("the request ended with an error: its logits or its sampling options have no use"), 0)
   end
-  return 0
+  return g.finish == "cancelled" and require("pl.cli").INTERRUPTED or 0
 end
 
 return M
