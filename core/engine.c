@@ -40,9 +40,9 @@ static int reserve(pl_engine *e, pl_err *err)
     e->slot = calloc(n, sizeof *e->slot);
     e->unused = calloc(n, sizeof *e->unused);
     e->tenant = calloc((size_t)e->o.n_tenants, sizeof *e->tenant);
-    e->running.request = calloc(n, sizeof *e->running.request);
-    e->waiting.request = calloc(n, sizeof *e->waiting.request);
-    e->seen = calloc(n, sizeof *e->seen);
+    e->running.request = calloc(n, sizeof(void *));
+    e->waiting.request = calloc(n, sizeof(void *));
+    e->seen = calloc(n, sizeof(void *));
     e->span = calloc(rows, sizeof *e->span);
     e->need = calloc(rows, sizeof *e->need);
     e->who = calloc(rows, sizeof *e->who);

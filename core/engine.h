@@ -14,9 +14,11 @@ typedef struct slot {
     int32_t n_keys, key_cap;
     int32_t n_public; /* pages of its sequence that the prefix cache knows */
     pl_key root;
-    int32_t planned;       /* its entry in the plan, -1: none */
-    double last_s;         /* of the last token */
-    pl_sample_opts sample; /* bias arrays are own copies */
+    int32_t planned;  /* its entry in the plan, -1: none */
+    double last_s;    /* of the last token */
+    int32_t *bias_id; /* own copies, that sample points to */
+    float *bias;
+    pl_sample_opts sample;
 } slot;
 
 typedef struct tenant {

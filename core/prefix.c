@@ -54,7 +54,7 @@ static int32_t *bucket_of(const pl_prefix *p, const pl_key *key)
 static int32_t find(const pl_prefix *p, const pl_key *key)
 {
     int32_t i = *bucket_of(p, key);
-    while (i >= 0 && memcmp(&p->entry[i].key, key, sizeof *key)) i = p->entry[i].next;
+    while (i >= 0 && memcmp(&p->entry[i].key, key, sizeof *key) != 0) i = p->entry[i].next;
     return i;
 }
 

@@ -29,7 +29,7 @@ static int32_t place(const queue *q, const pl_request *r)
 static void enter(queue *q, const pl_request *r) /* has room for every request from the start */
 {
     const int32_t i = place(q, r);
-    memmove(q->request + i + 1, q->request + i, (size_t)(q->n - i) * sizeof *q->request);
+    memmove(q->request + i + 1, q->request + i, (size_t)(q->n - i) * sizeof(void *));
     q->request[i] = r;
     q->n++;
 }
@@ -39,7 +39,7 @@ static void leave(queue *q, const pl_request *r)
     const int32_t i = place(q, r);
     PL_ASSERT(i < q->n && q->request[i] == r);
     q->n--;
-    memmove(q->request + i, q->request + i + 1, (size_t)(q->n - i) * sizeof *q->request);
+    memmove(q->request + i, q->request + i + 1, (size_t)(q->n - i) * sizeof(void *));
 }
 
 static void move(pl_engine *e, int32_t i, int32_t state)
@@ -67,8 +67,8 @@ void pl_sched_clear(slot *s)
     free(s->token);
     free(s->stop);
     free(s->key);
-    free((void *)(uintptr_t)s->sample.bias_id);
-    free((void *)(uintptr_t)s->sample.bias);
+    free(s->bias_id);
+    free(s->bias);
     memset(s, 0, sizeof *s);
     s->planned = -1;
 }
@@ -109,10 +109,10 @@ static int fill_slot(slot *s, const pl_request_opts *o, pl_err *err)
     s->n = s->cap = o->n_prompt;
     s->stop = copy_of(o->stop, (size_t)o->n_stop * sizeof *o->stop);
     s->n_stop = o->n_stop;
-    s->sample.bias_id = copy_of(o->sample.bias_id, (size_t)o->sample.n_bias * sizeof *o->sample.bias_id);
-    s->sample.bias = copy_of(o->sample.bias, (size_t)o->sample.n_bias * sizeof *o->sample.bias);
+    s->sample.bias_id = s->bias_id = copy_of(o->sample.bias_id, (size_t)o->sample.n_bias * sizeof *s->bias_id);
+    s->sample.bias = s->bias = copy_of(o->sample.bias, (size_t)o->sample.n_bias * sizeof *s->bias);
     s->planned = -1;
-    if (s->token && s->stop && s->sample.bias_id && s->sample.bias) return PL_OK;
+    if (s->token && s->stop && s->bias_id && s->bias) return PL_OK;
     pl_sched_clear(s);
     return pl_fail(err, PL_ENOMEM, "request: no memory for a prompt of %d tokens", o->n_prompt);
 }
@@ -276,8 +276,8 @@ void pl_engine_look(pl_engine *e, pl_queue *out)
     e->stepped = false;
     expire(e, &e->running);
     expire(e, &e->waiting);
-    memcpy(e->seen, e->running.request, (size_t)e->running.n * sizeof *e->seen);
-    memcpy(e->seen + e->running.n, e->waiting.request, (size_t)e->waiting.n * sizeof *e->seen);
+    memcpy(e->seen, e->running.request, (size_t)e->running.n * sizeof(void *));
+    memcpy(e->seen + e->running.n, e->waiting.request, (size_t)e->waiting.n * sizeof(void *));
     *out = (pl_queue){e->seen, e->seen + e->running.n, e->running.n, e->waiting.n, e->n_events};
 }
 
