@@ -204,7 +204,7 @@ function M.open(o)
   kv_opts.check = cache.checks[integrity.check or "pages"]
   check(C.pl_kv_open(kv, o.dev.ptr, kv_opts, e))
   local self = setmetatable({ kv = kv[0], page = kv_opts.page, cache = figures_of, requests = {}, incidents = {},
-    integrity = integrity, policy_counter = { failures = 0 } }, Engine)
+    integrity = integrity, policy_counter = { failures = 0 }, line = { first = 1, last = 0 } }, Engine)
   self.kv_bytes = figures_of.bytes
   local opts = abi.new "pl_engine_opts"
   opts.max_requests, opts.max_rows, opts.max_tokens, opts.n_vocab = pool.batch + pool.queue, pool.batch, pool.tokens,
@@ -294,10 +294,13 @@ end
 
 --- One step. Returns the number of requests that are still open.
 function Engine:step()
-  if (self.n_open or 0) == 0 then return 0 end
+  self:hand_out() -- within a request's own function: the outer step's events come before this one's
+  if not self.ptr or (self.n_open or 0) == 0 then return 0 end
   local state = self.state
   self:between_steps "step"
   state.look()
+  local q = state.queue -- the request whose last token is being handed out is open still, but has ended
+  if q.n_running + q.n_waiting + q.n_events == 0 then return 0 end
   self.planning = true
   local fine, planned = pcall(state.plan, self.run_policy)
   self.planning = false
@@ -374,14 +377,25 @@ end
 -- another step. Where such a function fails, its request is cancelled, the others get their events, and then the
 -- error is raised.
 function Engine:collect()
-  local list, now = abi.new "const pl_event *[1]", C.pl_now_s()
+  local list = abi.new "const pl_event *[1]"
   local n = C.pl_engine_events(self.ptr, list)
   local events = abi.new("pl_event[?]", math.max(n, 1))
   abi.copy(events, list[0], n * abi.sizeof "pl_event")
-  local failed, what
+  local line = self.line
   for i = 0, n - 1 do
-    if not self.ptr then break end -- closed by a request's own function
-    local v = events[i]
+    line.last = line.last + 1
+    line[line.last] = { events, i }
+  end
+  self:hand_out()
+end
+
+function Engine:hand_out()
+  local line, now = self.line, C.pl_now_s()
+  local failed, what
+  while self.ptr and line.first <= line.last do -- no ptr: closed by a request's own function
+    local at = line[line.first]
+    line[line.first], line.first = nil, line.first + 1
+    local v = at[1][at[2]]
     local key = tonumber(v.id)
     local r = self.requests[key]
     if r then

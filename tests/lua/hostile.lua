@@ -130,6 +130,17 @@ do
         inner = table.concat(m:generate(ask).ids, ",")
       end
     end }
+  local rs = {}
+  for i = 1, 4 do
+    rs[i] = m:submit { prompt = { 5, 6, 7 }, max_tokens = 6, ignore_eos = true, on_token = i == 2 and function()
+      m:step()
+    end or nil }
+  end
+  while m:step() > 0 do end
+  for i = 1, 4 do
+    verdict(table.concat(rs[i].ids, ",") == want, ("a step within on_token, request %d: %s"):format(i,
+      table.concat(rs[i].ids, ",")))
+  end
   verdict(inner == want and table.concat(outer.ids, ",") == want, "generate within on_token: " .. tostring(inner))
   m:close()
 end
