@@ -275,7 +275,8 @@ function M.run(o)
   local seconds_run = C.pl_engine_now(ptr)
   local result
   if ok then result = M.figures(o, m, { seconds = seconds_run, wall_s = C.pl_now_s() - started, lua_s = lua_s,
-    steps = steps, itl = itl.figures(), fairness = fair and fair.index(), refused = refused, too_long = too_long, n_pages = n_pages,
+    steps = steps, itl = itl.figures(), fairness = fair and fair.index(), refused = refused,
+    too_long = too_long, n_pages = n_pages,
     failures = counter.failures, samples = samples }) end
   C.pl_engine_close(ptr)
   C.pl_kv_close(kv)
@@ -291,7 +292,8 @@ end
 --- What a run came to, as plain tables.
 function M.figures(o, m, x)
   local tokens = tonumber(m.prompt_tokens + m.out_tokens)
-  local f = { policy = o.policy, batch = o.batch, requests = tonumber(m.submitted), refused = x.refused, too_long = x.too_long,
+  local f = { policy = o.policy, batch = o.batch, requests = tonumber(m.submitted), refused = x.refused,
+    too_long = x.too_long,
     finished = tonumber(m.finished[C.PL_FINISH_LENGTH]), late = tonumber(m.finished[C.PL_FINISH_DEADLINE]),
     preempted = tonumber(m.preempted), seed = o.seed, seconds = x.seconds, steps = x.steps,
     prompt_tokens = tonumber(m.prompt_tokens), cached_tokens = tonumber(m.cached_tokens),

@@ -151,12 +151,12 @@ do
   local ask = { prompt = { 5, 6, 7 }, max_tokens = 6, ignore_eos = true }
   local want, said, kept = table.concat(m:generate(ask).ids, ","), {}, {}
   m:set_policy(function(s)
-    local function try(f, ...) said[#said + 1] = tostring(select(2, pcall(f, ...))) end
+    local function refused(f, ...) said[#said + 1] = tostring(select(2, pcall(f, ...))) end
     kept = { s = s, tokens = s.tokens, running = s:running(), waiting = s:waiting(), decode = s.decode }
     kept.r = kept.running() or kept.waiting()
-    try(m.step, m)
-    try(m.close, m)
-    try(m.generate, m, { prompt = { 1 }, max_tokens = 0 })
+    refused(m.step, m)
+    refused(m.close, m)
+    refused(m.generate, m, { prompt = { 1 }, max_tokens = 0 })
     m.engine:cancel(m:submit { prompt = { 9 }, max_tokens = 1 })
     m:logits { 5, 6 }
     require("pl.policy").decode_first(s)
@@ -174,8 +174,8 @@ do
   local g = m:generate(ask)
   verdict(table.concat(g.ids, ",") == want and m:metrics().policy_failures == 0, "a policy that meddles: " .. #said)
   verdict(#said == 18, "asked in each step: " .. #said)
-  for i, text in ipairs(said) do
-    verdict(text:find("while a policy plans a step", 1, true), ("%d: %s"):format(i, text))
+  for i, line in ipairs(said) do
+    verdict(line:find("while a policy plans a step", 1, true), ("%d: %s"):format(i, line))
   end
   over " between steps"
   m:set_policy(function() while true do end end) -- a compiled loop would never meet its limit
@@ -215,8 +215,8 @@ ffi.C.raise(2)
 local ok, e = pcall(model.load, "tests/data/tiny-llama")
 verdict(not ok and tostring(e):find "interrupted", "Ctrl-C while loading: " .. tostring(e))
 for verb, rest in pairs { run = "--max-tokens 2", score = "--json", calibrate = "--out /dev/null" } do
-  arg = { verb, "tests/data/tiny-llama", "--ids", "1,2,3", rest:match "%S+", rest:match "%S+$" } -- luacheck: ignore
-  if arg[5] == arg[6] then arg[6] = nil end
+  local first, second = rest:match "^(%S+) ?(%S*)$"
+  arg = { verb, "tests/data/tiny-llama", "--ids", "1,2,3", first, second ~= "" and second or nil } -- luacheck: ignore
   local stderr, said = io.stderr, {}
   io.stderr = { write = function(_, ...) said[#said + 1] = table.concat { ... } end } -- luacheck: ignore
   ffi.C.raise(2)
@@ -231,19 +231,19 @@ do
     steps = steps + 1
     if steps == 2 then ffi.C.raise(2) end
   end }
-  local fine, e = pcall(function() while m2:step() > 0 do end end)
-  verdict(not fine and tostring(e):find "interrupted" and #r.ids == 2, "Ctrl-C in m:step: " .. tostring(e))
+  local fine, why = pcall(function() while m2:step() > 0 do end end)
+  verdict(not fine and tostring(why):find "interrupted" and #r.ids == 2, "Ctrl-C in m:step: " .. tostring(why))
   while m2:step() > 0 do end
   verdict(#r.ids == 4 and r.finish == "length", "the request can go on")
   ffi.C.raise(2)
   verdict(m2:generate { prompt = { 1 } }.finish == "cancelled", "Ctrl-C in m:generate")
   ffi.C.raise(2)
-  fine, e = pcall(m2.score, m2, { 1, 2 })
-  verdict(not fine and tostring(e):find "interrupted", "Ctrl-C in m:score: " .. tostring(e))
+  fine, why = pcall(m2.score, m2, { 1, 2 })
+  verdict(not fine and tostring(why):find "interrupted", "Ctrl-C in m:score: " .. tostring(why))
   m2:close()
   ffi.C.raise(2)
-  fine, e = pcall(require("pl.simulate").run, { requests = 10 })
-  verdict(not fine and tostring(e):find "interrupted", "Ctrl-C in simulate: " .. tostring(e))
+  fine, why = pcall(require("pl.simulate").run, { requests = 10 })
+  verdict(not fine and tostring(why):find "interrupted", "Ctrl-C in simulate: " .. tostring(why))
 end
 verdict(recipe.load "llama".name == "llama", "the state is as it was")
 print(("%d passed, %d failed"):format(passed, failed))
