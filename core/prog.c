@@ -61,7 +61,7 @@ void pl_prog_free(pl_prog *p)
     for (int32_t i = 0; i < p->n_values; i++)
         if (p->value[i].is_const) pl_tensor_release(&p->value[i].t);
     const pl_stream *s = p->dev ? &p->dev->stream : NULL;
-    if (p->block) s->backend->free(s->impl, p->block, p->bytes);
+    if (s && p->block) s->backend->free(s->impl, p->block, p->bytes);
     pl_dev_close(p->dev);
     free(p->value);
     free(p->call);

@@ -167,6 +167,23 @@ void pl_pool_run(pl_pool *p, int64_t n, int64_t grain, pl_part_fn *fn, void *arg
     pl_fp_leave(mode);
 }
 
+/* The CPUs of a list as the kernel writes it: "0,8" or "0-1". */
+static void add_list(cpu_set_t *set, const char *text)
+{
+    for (char *end; *text; text = end + 1) {
+        const long first = strtol(text, &end, 10);
+        long last = first;
+        if (end == text) return;
+        if (*end == '-') {
+            text = end + 1;
+            last = strtol(text, &end, 10);
+            if (end == text) return;
+        }
+        for (long c = pl_max(first, 0); c <= last && c < CPU_SETSIZE; c++) CPU_SET((size_t)c, set);
+        if (*end != ',') return;
+    }
+}
+
 /* CPUs that the process may use, one of each core: the first of its siblings that is allowed. */
 static int32_t usable_cpus(int32_t *cpu, int32_t cap)
 {
@@ -181,15 +198,8 @@ static int32_t usable_cpus(int32_t *cpu, int32_t cap)
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
         FILE *f = fopen(path, "r");
         if (!f) continue;
-        int a, b; /* "0,8" or "0-1" */
-        char sep = ',';
-        while (sep == ',' && fscanf(f, "%d", &a) == 1) {
-            b = a;
-            if (fscanf(f, "%c", &sep) != 1) sep = 0;
-            if (sep == '-' && (fscanf(f, "%d", &b) != 1 || fscanf(f, "%c", &sep) != 1)) sep = 0;
-            for (int c = a; c <= b && c < CPU_SETSIZE; c++)
-                if (c >= 0) CPU_SET((size_t)c, &taken);
-        }
+        char line[256];
+        if (fgets(line, sizeof line, f)) add_list(&taken, line);
         fclose(f);
     }
     return n;
