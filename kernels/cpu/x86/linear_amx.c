@@ -94,6 +94,7 @@ PL_INLINE void add_step(float *acc, const float *c, const float *scale, const fl
 }
 
 /* Tokens t0..t1 (t0 a multiple of 16) by block rows b0..b1. Sums of a token tile lie in scratch [16][16]. */
+/* NOLINTNEXTLINE(readability-function-size): one loop nest, which is the kernel */
 static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_t b1, float *scratch)
 {
     uint16_t *tiles = (uint16_t *)(void *)scratch;
