@@ -3,8 +3,12 @@
 /* What the fuzz targets share. A target feeds foreign bytes to one parser and then uses all that the parser let
  * through, so that a bad value that slipped in is touched where the sanitizers see it. */
 #include "base.h"
+#include "dev.h"
 #include "meta.h"
 #include "toc.h"
+
+/* Tensors know their device; no parser opens one. */
+const pl_backend *pl_cpu_backend(void) { return NULL; }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
