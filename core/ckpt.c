@@ -308,7 +308,9 @@ int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err)
 void pl_ckpt_drop(pl_ckpt *c, int32_t i)
 {
     const pl_toc_entry *e;
-    if (entry_at(c, i, &e, NULL) < 0) return;
+    for (int32_t k = 0; i == -1 && k < c->n_files; k++)
+        pl_mem_drop(c->file[k].data, c->file[k].data + c->file[k].bytes);
+    if (i == -1 || entry_at(c, i, &e, NULL) < 0) return;
     const uint8_t *data = c->file[e->file].data + e->offset;
     pl_mem_drop(data, data + e->bytes);
 }

@@ -145,7 +145,8 @@ int32_t pl_ckpt_count(const pl_ckpt *c);                  /* tensors */
 int32_t pl_ckpt_find(const pl_ckpt *c, const char *name); /* index, or PL_ENAME */
 int pl_ckpt_info_at(const pl_ckpt *c, int32_t i, pl_ckpt_info *out, pl_err *err);
 int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err); /* a new reference into the mapping, PL_ROWS */
-void pl_ckpt_drop(pl_ckpt *c, int32_t i); /* its pages may leave memory; they come back from the file if read again */
+/* Pages of a tensor, or with i = -1 of all files, may leave memory; they come back from the file if read again. */
+void pl_ckpt_drop(pl_ckpt *c, int32_t i);
 int pl_ckpt_check_values(const pl_tensor *t, pl_err *err); /* block formats and F8: PL_EFORMAT names the first block or
                                                               element that is not finite; other formats pass */
 /* Metadata. Of a GGUF file its own keys ("llama.block_count"); of a directory config.json, flattened ("hidden_size",

@@ -55,6 +55,10 @@ function M.check(model, trace, checkpoint)
   return infos
 end
 
+-- Bytes up to which a weight that takes part in no product is copied: left in the file, each norm of a few kB keeps the
+-- 2 MB around it in memory, where the kernel holds files in large pages.
+local SMALL, plain = 2 ^ 16, { f32 = true, f16 = true, bf16 = true }
+
 -- Rows of each head from pairwise order (0, 1, 2, ...: even and odd members of a pair side by side) to
 -- half-split.
 local function half_split(abi, n, heads)
@@ -117,10 +121,16 @@ function M.run(model, trace, pool, checkpoint, dev, progress)
       t:close()
       t = y
       checkpoint.drop(i.index)
+    elseif i.bytes <= SMALL and plain[i.dtype] then
+      local y = converted(t, t:type())
+      t:close()
+      t = y
+      checkpoint.drop(-1)
     end
     out[w] = t
     if progress then progress(k, #order) end
   end
+  checkpoint.drop(-1)
   return out
 end
 
