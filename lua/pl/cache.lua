@@ -11,6 +11,15 @@ M.formats = { f32 = "f32", bf16 = "bf16", fp8 = "f8" }
 M.scales = { tensor = C.PL_SCALE_TENSOR, head = C.PL_SCALE_HEAD, token = C.PL_SCALE_TOKEN }
 M.checks = { off = C.PL_CHECK_OFF, pages = C.PL_CHECK_PAGES, ["pages+digest"] = C.PL_CHECK_DIGESTS }
 
+--- Tokens of cache per sequence: as given, or the pool's, or the model's own context up to 4096.
+function M.context(model, pool, given)
+  local n, most = given or pool.context, model.max_context
+  if n and most and n > most then
+    err.raise(("context: %.0f tokens, the model was made for at most %.0f"):format(n, most))
+  end
+  return n or math.min(most or 4096, 4096)
+end
+
 --- pl_kv_opts for a recipe's cache c, held as a pool says: kv, kv_scale, and cache_bytes for all of it, or context
 --- tokens for each of batch sequences. Returns it and figures: bytes_per_token, tokens, pages, bytes.
 function M.options(c, pool, context)

@@ -42,7 +42,7 @@ end
 ---   context: tokens of cache per sequence (default: the model's, at most 4096)
 function Model:start(context)
   local o, pool = self.options, self.pool
-  self.context = context or o.context or pool.context or math.min(self.fitted.max_context or 4096, 4096)
+  self.context = cache.context(self.fitted, pool, context)
   self.dev = (o.threads or o.path) and dev.set { threads = o.threads, path = o.path } or dev.get()
   self.weights = load.run(self.fitted, self.trace, pool, self.checkpoint, self.dev, o.progress)
   pool.batch = math.min(pool.batch, pool.tokens)

@@ -39,7 +39,7 @@ function M.figures(model, trace, pool, infos, context)
     if a.bytes ~= b.bytes then return a.bytes > b.bytes end
     return a.class .. a.format < b.class .. b.format
   end)
-  p.context = context or pool.context or math.min(model.max_context or 4096, 4096)
+  p.context = cache.context(model, pool, context)
   p.batch, p.tokens = pool.batch, pool.tokens
   local _, c = cache.options(model.cache, pool, p.context)
   p.cache, p.cache_format, p.page = c, c.format, c.page

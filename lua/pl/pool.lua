@@ -63,6 +63,14 @@ function M.with(self, name, over)
   p.act = p.act or "bf16"
   if p.act == "f32" and not (over and over.kv) then p.kv = "f32" end
   p.kv = p.kv or p.act
+  for _, what in ipairs { "kv_scale", "kv_scales" } do
+    if over and over[what] and p.kv ~= "fp8" then
+      err.raise(("%s: %s, but scales are for a cache in fp8, and this one is in %s"):format(what, over[what], p.kv))
+    end
+  end
+  if over and over.kv_scales and p.kv_scale == "token" then
+    err.raise "kv_scales: a cache with a scale per token finds its own"
+  end
   p.kv_scale = p.kv_scale or "tensor"
   p.batch, p.tokens, p.threads, p.queue = p.batch or 1, p.tokens or 512, p.threads or 0, p.queue or 256
   if p.prefix == nil then p.prefix = true end

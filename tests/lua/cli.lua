@@ -93,6 +93,9 @@ end
 for _, wrong in ipairs { "batch 1e300", "context 2147483648", "tokens 1e300", "cache-bytes 1e17", "cache-bytes 100" } do
   fails("plan llama --" .. wrong, "want at ", 1)
 end
+fails("plan " .. model .. " --context 1025", "context: 1025 tokens, the model was made for at most 1024", 1)
+fails("plan " .. model .. " --kv bf16 --kv-scales x.json", "kv_scales: x.json, but scales are for a cache in fp8", 1)
+fails("plan " .. model .. " --kv-scale head", "kv_scale: head, but scales are for a cache in fp8, and this one is in bf16", 1)
 -- lines and pipes without an end
 fails("simulate --trace /dev/zero", "/dev/zero: a line of more than", 1)
 fails("simulate --policy /dev/zero", "/dev/zero: more than", 1)

@@ -5,18 +5,19 @@ local M = { name = "calibrate", takes = "MODEL", about = "scales of an fp8 cache
 function M.options(p)
   common.compute(p)
   common.prompt(p)
-  p:option("--window", "Tokens of the text that are run as one sequence."):convert(common.whole(2)):default "2048"
-    :argname "N"
+  p:option("--window", "Tokens of the text that are run as one sequence. Default: the model's context, at most 2048.")
+    :convert(common.whole(2)):argname "N"
   p:option("--out", "Where the scales go, as JSON."):argname "FILE"
 end
 
 function M.run(o)
   if not o.out then require("pl.cli").usage "--out FILE is needed" end
   local prompt = common.prompt_of(o)
-  local load = common.load_options(o, { batch = 1, context = o.window })
+  local load = common.load_options(o, { batch = 1 })
   load.act, load.kv = "f32", "f32" -- what is measured is not rounded before
-  local m = require("pl.model").load(o.model, load)
-  local scales, n = m:calibrate(prompt, o.window)
+  local m = require("pl.model").open(o.model, load)
+  local window = o.window or math.min(m.fitted.max_context or 2048, 2048)
+  local scales, n = m:start(window):calibrate(prompt, window)
   require("pl.file").write(o.out, require("pl.json").encode(scales) .. "\n")
   io.stderr:write(("scales of %d layers, %d heads from %d tokens: %s\n"):format(scales.layers, scales.heads, n, o.out))
   m:close()

@@ -19,8 +19,9 @@ end
 
 function M.run(o)
   local recipe, plan, json, err = require "pl.recipe", require "pl.plan", require "pl.json", require "pl.err"
-  local over = { act = o.act, kv = o.kv, kv_scale = o.kv_scale, cache_bytes = o.cache_bytes, batch = o.batch,
-    tokens = o.tokens, context = o.context }
+  local over = { act = o.act, kv = o.kv, kv_scale = o.kv_scale, kv_scales = o.kv_scales,
+    cache_bytes = o.cache_bytes,
+    batch = o.batch, tokens = o.tokens, context = o.context }
   local all = {}
   if (o.model:find "%.lua$" or require("pl.recipes.text")[o.model]) and not o.weights then
     local r = recipe.load(o.model)

@@ -48,7 +48,7 @@ function M.run(o)
   else
     local r = one(file.all(io.stdin, "standard input", file.text))
     if o.json then
-      print(json.encode { tokens = o.decode and json.null or r, text = o.decode and r or json.null })
+      print(json.encode(o.decode and { text = r } or { tokens = r }))
     elseif o.decode then io.write(r)
     else print(table.concat(r, " ")) end
   end
