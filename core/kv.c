@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+enum { MAX_LAYERS = 1 << 16 };
+
 static int check_scale(const pl_kv_opts *o, pl_err *err)
 {
     if (o->dtype != PL_F8 && o->scale != PL_SCALE_NONE)
@@ -15,16 +17,27 @@ static int check_scale(const pl_kv_opts *o, pl_err *err)
     return PL_OK;
 }
 
-static int check_opts(const pl_kv_opts *o, pl_err *err)
+/* What a page's bytes follow from; they are fewer than 2^60 then. */
+static int check_sizes(const pl_kv_opts *o, pl_err *err)
 {
     if (o->layers < 1 || o->heads < 1 || o->key_dim < 1 || o->value_dim < 1)
         return pl_fail(err, PL_EARG, "kv: %d layers of %d heads x (%d + %d), want at least 1 of each", o->layers,
                        o->heads, o->key_dim, o->value_dim);
+    int64_t row;
+    if (o->layers > MAX_LAYERS || !pl_mul(o->heads, (int64_t)o->key_dim + o->value_dim, &row) || row > INT32_MAX)
+        return pl_fail(err, PL_EARG, "kv: %d layers of %d heads x (%d + %d), want at most %d layers and 2^31 in a row",
+                       o->layers, o->heads, o->key_dim, o->value_dim, MAX_LAYERS);
     if (o->page < 0 || o->page % 16 || o->page > 1024)
         return pl_fail(err, PL_EARG, "kv: page of %d tokens, want a multiple of 16 up to 1024", o->page);
     if (o->dtype != PL_BF16 && o->dtype != PL_F32 && o->dtype != PL_F8)
         return pl_fail(err, PL_EDTYPE, "kv: format %s, want bf16, f8 or f32",
                        pl_dtype_valid(o->dtype) ? pl_dtype_name(o->dtype) : "?");
+    return PL_OK;
+}
+
+static int check_opts(const pl_kv_opts *o, pl_err *err)
+{
+    PL_TRY(check_sizes(o, err));
     PL_TRY(check_scale(o, err));
     if (o->check < PL_CHECK_OFF || o->check > PL_CHECK_DIGESTS)
         return pl_fail(err, PL_EARG, "kv: check %d, want off, pages or digests", o->check);
@@ -42,7 +55,11 @@ static int64_t layer_bytes(const pl_kv_opts *o)
     return row * page_tokens(o);
 }
 
-int64_t pl_kv_page_bytes(const pl_kv_opts *o) { return layer_bytes(o) * o->layers; }
+int64_t pl_kv_page_bytes(const pl_kv_opts *o)
+{
+    const bool in_range = check_sizes(o, NULL) == PL_OK;
+    return in_range ? layer_bytes(o) * o->layers : 0;
+}
 
 /* Layers start with scales of 1; where they have to be given, none is used before. */
 static int open_scales(pl_kv *kv, pl_err *err)

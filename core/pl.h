@@ -205,7 +205,7 @@ typedef struct pl_kv_pages { /* they add up to the pool */
 } pl_kv_pages;
 int pl_kv_open(pl_kv **out, pl_dev *dev, const pl_kv_opts *o, pl_err *err);
 void pl_kv_close(pl_kv *kv);
-int64_t pl_kv_page_bytes(const pl_kv_opts *o);
+int64_t pl_kv_page_bytes(const pl_kv_opts *o); /* 0: sizes that no cache can have */
 /* PL_SCALE_TENSOR, PL_SCALE_HEAD: scales [heads] of one layer, all equal for _TENSOR. There is no default: a cache
  * without its scales refuses its first step. */
 int pl_kv_set_scales(pl_kv *kv, int32_t layer, const float *key, const float *value, pl_err *err);

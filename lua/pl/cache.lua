@@ -28,6 +28,10 @@ function M.options(c, pool, context)
   o.dtype = abi.dtype[M.formats[pool.kv]]
   o.scale = pool.kv == "fp8" and M.scales[pool.kv_scale] or C.PL_SCALE_NONE
   local page_bytes = tonumber(C.pl_kv_page_bytes(o))
+  if page_bytes == 0 then
+    err.raise(("cache: %.0f layers of %.0f heads x (%.0f + %.0f), want at most 65536 layers and 2^31 in a row"):format(
+      c.layers, c.heads, c.key_dim, c.value_dim))
+  end
   local pages = pool.cache_bytes and math.floor(pool.cache_bytes / page_bytes)
     or math.ceil(context / c.page) * pool.batch
   if pages < 1 then

@@ -27,7 +27,7 @@ local whole = schema.whole
 local cache_fields = { "layers", "heads", "key_dim", "value_dim",
   layers = whole(1), heads = whole(1), key_dim = whole(1), value_dim = whole(1),
   page = function(v)
-    return schema.whole(16, 2 ^ 20)(v) or v % 16 ~= 0 and schema.show(v) .. ", want a multiple of 16" or nil
+    return schema.whole(16, 1024)(v) or v % 16 ~= 0 and schema.show(v) .. ", want a multiple of 16" or nil
   end }
 
 local made = setmetatable({}, { __mode = "k" }) -- what pl.recipe returned

@@ -29,10 +29,14 @@ START_TEST(sizes)
         {.layers = 1, .heads = 1, .key_dim = 1, .value_dim = 1, .dtype = PL_Q4_0, .n_pages = 1},
         {.layers = 1, .heads = 1, .key_dim = 1, .value_dim = 1, .dtype = PL_BF16, .n_pages = 0},
         {.layers = 1, .heads = 1, .key_dim = 1, .value_dim = 1, .dtype = 99, .n_pages = 1},
+        {.layers = 1 << 30, .heads = 1, .key_dim = 1, .value_dim = 1, .dtype = PL_F32, .n_pages = 1},
+        {.layers = 1, .heads = INT32_MAX, .key_dim = INT32_MAX, .value_dim = INT32_MAX, .dtype = PL_F32, .n_pages = 1},
+        {.layers = 1, .heads = 1, .key_dim = 1, .value_dim = 1, .dtype = PL_F32, .n_pages = INT64_MAX},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         pl_kv *none = NULL;
         ck_assert_int_lt(pl_kv_open(&none, dev, &bad[i], &err), 0);
+        ck_assert(bad[i].n_pages != 1 || pl_kv_page_bytes(&bad[i]) == 0);
         ck_assert_ptr_null(none);
     }
 }
