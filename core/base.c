@@ -98,6 +98,7 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_request_opts);
     SIZE(pl_event);
     SIZE(pl_metrics);
+    SIZE(pl_tier_figures);
     SIZE(pl_page_owner);
     SIZE(pl_mismatch);
     SIZE(pl_kv_pages);

@@ -270,7 +270,7 @@ int pl_engine_step(pl_engine *e, pl_err *err)
             settle(e, i, e->span[k].n, own);
         }
     }
-    if (refused) (void)pl_kv_reclaim(e->kv);
+    if (refused) (void)pl_kv_reclaim(e->kv, NULL, 0);
     e->m.steps++;
     e->m.step_s += pl_engine_now(e) - start;
     scrub(e, pl_engine_now(e) - start);

@@ -12,7 +12,10 @@ enum {
     PL_FAULT_NO_QUARANTINE,       /* a page is free at once although a copy still reads or writes it */
     PL_FAULT_FREE_TWICE,          /* a request that ends frees its page again when it has a new owner */
     PL_FAULT_TAG_FLIP,            /* a bit of a tag in device memory */
-    PL_FAULT_CONTENT_FLIP         /* a bit of a full page */
+    PL_FAULT_CONTENT_FLIP,        /* a bit of a full page */
+    PL_FAULT_SPILL_FREED,         /* a page is free at once although it is being copied to a tier */
+    PL_FAULT_LOAD_FREED,          /* a page is free at once although it is being filled from a tier */
+    PL_FAULT_SLOT_OTHER           /* a tier returns another page's bytes */
 };
 
 typedef struct pl_fault {

@@ -467,11 +467,12 @@ int pl_kv_commit(pl_kv *kv, pl_err *err)
     return rc < 0 ? rc : n_bad;
 }
 
-int32_t pl_kv_reclaim(pl_kv *kv)
+int32_t pl_kv_reclaim(pl_kv *kv, const pl_hold *hold, int32_t n_holds)
 {
     pl_tags *t = &kv->tags;
     int32_t n = 0, *holders = calloc((size_t)t->n, sizeof *holders);
     if (!holders) return 0; /* the next mismatch tries again */
+    for (int32_t i = 0; i < n_holds; i++) holders[hold[i].page] += pl_tags_valid(t, hold[i]);
     for (int32_t k = 0; k < kv->n_seqs; k++)
         for (int32_t i = 0; i < kv->seq[k].n_pages; i++) {
             const pl_hold h = pl_kv_hold(&kv->seq[k], i);

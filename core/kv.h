@@ -69,9 +69,9 @@ PL_INLINE const float *pl_kv_layer_scale(const pl_kv *kv, int layer, bool values
     return kv->scale + (layer * 2 + values) * (int64_t)kv->o.heads;
 }
 
-/* After a mismatch, between steps: pages that neither a sequence nor the prefix cache holds, though they are owned, are free again.
- * Returns how many: a page is lost where a block table was damaged. */
-int32_t pl_kv_reclaim(pl_kv *kv);
+/* After a mismatch, between steps: pages that neither a sequence nor the prefix cache holds, nor are named in hold[n], though they
+ * are owned, are free again. Returns how many: a page is lost where a block table was damaged. */
+int32_t pl_kv_reclaim(pl_kv *kv, const pl_hold *hold, int32_t n);
 /* Pages that n more tokens take beyond those that the sequence has. */
 int64_t pl_kv_need(const pl_kv *kv, int32_t seq, int32_t n);
 PL_INLINE pl_hold pl_kv_hold(const pl_kv_seq *s, int32_t i) { return (pl_hold){s->page[i], s->tag[i]}; }

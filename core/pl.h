@@ -353,6 +353,15 @@ typedef struct pl_hist { /* bucket i counts values up to first * 2^(i/2), the la
     double first, sum;
     uint64_t n, bucket[PL_HIST_BUCKETS];
 } pl_hist;
+typedef struct pl_tier_figures { /* pages of a tier behind the prefix cache */
+    uint64_t hits;               /* came back */
+    uint64_t stored;             /* were copied there */
+    uint64_t dropped;            /* were given up for others; of host memory: or moved to the disk */
+    uint64_t damaged;            /* were not what their digest says, and were not used */
+    uint64_t errors;             /* that the operating system reported */
+    int64_t pages, capacity;
+    bool off; /* not used any more, after errors in a row */
+} pl_tier_figures;
 typedef struct pl_metrics { /* since the engine was opened */
     uint64_t steps, prompt_tokens, out_tokens, cached_tokens, submitted, refused, preempted;
     uint64_t finished[PL_N_FINISH];
@@ -363,6 +372,11 @@ typedef struct pl_metrics { /* since the engine was opened */
     pl_kv_pages pages;
     int64_t idle_pages; /* held by the prefix cache alone; counted as owned */
     uint64_t evicted_pages;
+    pl_tier_figures host, disk;
+    uint64_t spill_missed;                        /* evicted pages that no tier had */
+    uint64_t preempted_swap, preempted_recompute; /* of those preempted: pages were spilled first, or not */
+    int64_t n_copies;                             /* to and from tiers, under way */
+    double copied_bytes, copy_s;                  /* by copies so far, and the time that they took */
     pl_hist ttft_s, itl_s, e2e_s, queue_s, prompt_len, out_len, step_tokens;
 } pl_metrics;
 void pl_engine_metrics(const pl_engine *e, pl_metrics *out);

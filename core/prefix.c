@@ -142,6 +142,20 @@ static bool is_own(const pl_prefix *p, int32_t e, const pl_kv_seq *s, int32_t i)
     return e >= 0 && same_hold(p->entry[e].hold, pl_kv_hold(s, i)) && pl_tags_valid(&p->kv->tags, p->entry[e].hold);
 }
 
+/* parent: the page before it, -1: none. */
+static void add(pl_prefix *p, pl_hold own, const pl_key *key, int32_t parent)
+{
+    if (p->entry[own.page].hold.tag) forget(p, own.page); /* left over from an owner before */
+    pl_tags_cache(&p->kv->tags, own);
+    int32_t *at = bucket_of(p, key);
+    const pl_hold up = parent >= 0 ? p->entry[parent].hold : (pl_hold){-1, 0};
+    p->entry[own.page] = (pl_prefix_entry){.key = *key, .hold = own, .parent = up, .next = *at};
+    *at = own.page;
+    link_newest(p, own.page);
+    p->n_entries++;
+    touch_up(p, up);
+}
+
 void pl_prefix_put(pl_prefix *p, pl_kv_seq *s, int32_t i, const pl_key *key, const pl_key *before)
 {
     pl_tags *t = &p->kv->tags;
@@ -160,28 +174,50 @@ void pl_prefix_put(pl_prefix *p, pl_kv_seq *s, int32_t i, const pl_key *key, con
         return;
     }
     if (old >= 0) forget(p, old);
-    if (p->entry[own.page].hold.tag) forget(p, own.page); /* left over from an owner before */
-    pl_tags_cache(t, own);
-    int32_t *at = bucket_of(p, key);
-    const pl_hold up = parent >= 0 ? p->entry[parent].hold : (pl_hold){-1, 0};
-    p->entry[own.page] = (pl_prefix_entry){.key = *key, .hold = own, .parent = up, .next = *at};
-    *at = own.page;
-    link_newest(p, own.page);
-    p->n_entries++;
-    touch_up(p, up);
+    add(p, own, key, parent);
+}
+
+pl_hold pl_prefix_hold(const pl_prefix *p, const pl_key *key)
+{
+    const int32_t i = find(p, key);
+    return i >= 0 && pl_tags_valid(&p->kv->tags, p->entry[i].hold) ? p->entry[i].hold : (pl_hold){-1, 0};
+}
+
+bool pl_prefix_insert(pl_prefix *p, pl_hold h, const pl_key *key, const pl_key *before)
+{
+    const int32_t parent = before ? pl_prefix_hold(p, before).page : -1, old = find(p, key);
+    if (!pl_tags_valid(&p->kv->tags, h) || (before && parent < 0) || pl_prefix_hold(p, key).page >= 0) return false;
+    if (old >= 0) forget(p, old);
+    add(p, h, key, parent);
+    return true;
+}
+
+void pl_prefix_touch(pl_prefix *p, const pl_key *key, int32_t n)
+{
+    while (--n >= 0) {
+        const int32_t i = find(p, &key[n]);
+        if (i >= 0) touch(p, i);
+    }
 }
 
 int32_t pl_prefix_evict(pl_prefix *p, int32_t n)
 {
     int32_t n_given = 0;
     p->n_looks++;
-    while (n_given < n && p->oldest >= 0 && p->entry[p->oldest].look != p->n_looks) {
-        const int32_t i = p->oldest;
+    int32_t left =
+        -1; /* the last one that stays where it is, as a copy is under way: what follows it may go before it */
+    for (;;) {
+        const int32_t i = left >= 0 ? p->entry[left].newer : p->oldest;
+        if (n_given == n || i < 0 || p->entry[i].look == p->n_looks) break;
         const pl_hold h = p->entry[i].hold;
+        const pl_page *page = &p->kv->tags.page[h.page];
         const bool own = pl_tags_valid(&p->kv->tags, h);
-        if (own && p->kv->tags.page[h.page].refs > 1) {
+        if (own && page->refs > 1) {
             touch_up(p, h); /* in use, with what leads to it: looked at again when the others have been */
-        } else {            /* what follows it is older: it went before, or is in use, and then this was touched */
+        } else if (own && page->readers + page->writers > 0) {
+            left = i;
+        } else { /* what follows it is older: it went before, or is in use, and then this was touched */
+            if (p->evicted && own) p->evicted(p->who, &p->entry[i].key);
             forget(p, i);
             p->n_evicted++;
             n_given += own;

@@ -29,6 +29,8 @@ typedef struct pl_prefix {
     int32_t oldest, newest, n_entries;
     uint32_t n_looks; /* evictions */
     uint64_t n_evicted;
+    void (*evicted)(void *who, const pl_key *key); /* told of each page that is given back; NULL: nobody */
+    void *who;
 } pl_prefix;
 
 PL_MUST int pl_prefix_open(pl_prefix **out, pl_kv *kv, pl_err *err);
@@ -46,7 +48,14 @@ int32_t pl_prefix_take(pl_prefix *p, const pl_key *key, int32_t n, int64_t owner
  * is cached already, the sequence's page becomes the cached one, which holds the same numbers. Nothing happens where the
  * page before it is not both cached and the sequence's own. */
 void pl_prefix_put(pl_prefix *p, pl_kv_seq *s, int32_t i, const pl_key *key, const pl_key *before);
-/* Gives back up to n pages; returns how many. */
+/* A page that its holder filled otherwise than by computing it becomes known. False, and nothing is done, where the page
+ * before it is not cached, or the key is. */
+bool pl_prefix_insert(pl_prefix *p, pl_hold h, const pl_key *key, const pl_key *before);
+/* n keys in a row count as used now, where they are cached. */
+void pl_prefix_touch(pl_prefix *p, const pl_key *key, int32_t n);
+/* The cache's hold of a key's page; page -1: none. */
+pl_hold pl_prefix_hold(const pl_prefix *p, const pl_key *key);
+/* Gives back up to n pages, none that a copy reads or writes; returns how many. */
 int32_t pl_prefix_evict(pl_prefix *p, int32_t n);
 /* Pages that eviction could give back now. */
 PL_INLINE int32_t pl_prefix_idle(const pl_prefix *p) { return p ? p->kv->tags.n_idle : 0; }

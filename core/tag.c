@@ -55,7 +55,13 @@ static void change(pl_tags *t, int32_t page)
     show(t, page);
 }
 
-static bool is_idle(const pl_page *p) { return p->state == PL_PAGE_OWNED && p->cached && p->refs == 1; }
+static bool is_copied(const pl_page *p) { return p->readers + p->writers > 0; }
+
+/* The prefix cache can give it back, and it is free at once. */
+static bool is_idle(const pl_page *p)
+{
+    return p->state == PL_PAGE_OWNED && p->cached && p->refs == 1 && !is_copied(p);
+}
 
 /* Holders change through this, so that idle pages are always counted. */
 static void set_refs(pl_tags *t, pl_page *p, int32_t refs, bool cached)
@@ -111,8 +117,6 @@ static void make_free(pl_tags *t, int32_t page)
     t->free[t->n_free++] = page;
 }
 
-static bool is_copied(const pl_page *p) { return p->readers + p->writers > 0; }
-
 bool pl_tags_drop(pl_tags *t, pl_hold h)
 {
     if (!pl_tags_valid(t, h)) {
@@ -163,28 +167,29 @@ int32_t pl_tags_readmit(pl_tags *t)
     return n;
 }
 
+static void count_copy(pl_tags *t, int32_t page, bool writes, int32_t n)
+{
+    pl_page *p = &t->page[page];
+    int32_t *count = writes ? &p->writers : &p->readers;
+    t->n_idle -= is_idle(p);
+    *count += n;
+    t->n_idle += is_idle(p);
+    PL_ASSERT(*count >= 0);
+    show(t, page);
+}
+
 pl_hold pl_tags_copy_begin(pl_tags *t, pl_hold h, bool writes)
 {
     if (!pl_tags_valid(t, h)) return (pl_hold){-1, 0};
-    pl_page *p = &t->page[h.page];
-    if (writes)
-        p->writers++;
-    else
-        p->readers++;
-    show(t, h.page);
+    count_copy(t, h.page, writes, 1);
     return h;
 }
 
 bool pl_tags_copy_end(pl_tags *t, pl_hold h, bool writes)
 {
-    pl_page *p = &t->page[h.page];
+    const pl_page *p = &t->page[h.page];
     const bool same = pl_tags_valid(t, h);
-    PL_ASSERT(writes ? p->writers > 0 : p->readers > 0);
-    if (writes)
-        p->writers--;
-    else
-        p->readers--;
-    show(t, h.page);
+    count_copy(t, h.page, writes, -1);
     if (p->state == PL_PAGE_QUARANTINED && !is_copied(p) && !p->damaged) make_free(t, h.page);
     return same;
 }

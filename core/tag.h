@@ -34,7 +34,7 @@ typedef struct pl_tags {
     int32_t *free; /* [n_free] handed out from the end */
     int32_t n, n_free;
     int32_t n_state[3]; /* pages by PL_PAGE_* */
-    int32_t n_idle;     /* pages that the prefix cache alone holds */
+    int32_t n_idle;     /* pages that the prefix cache alone holds, and no copy reads or writes */
     uint64_t next;      /* even */
     uint64_t n_refused; /* pages given back by someone who does not hold them */
     pl_fault *fault;    /* of a test; NULL */

@@ -2,7 +2,7 @@
 local order = { "pl", "pl_ops", "base", "mem", "metrics", "quant", "dtype", "tensor", "sig", "dev", "plugin", "json",
   "toc", "meta", "config",
   "gguf", "safetensors", "tok", "ckpt",
-  "coll", "fault", "tag", "kv", "digest", "prefix", "prog", "sample", "engine", "sched" }
+  "coll", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
 

@@ -351,7 +351,7 @@ static void do_reclaim(const op *o)
     while (n < (int32_t)(o->a % 3) && pl_tags_take(&kv->tags, 99).page >= 0) n++;
     const entry *x = &cache[o->b % PAGES];
     if (x->used && x->g.live) want(pl_tags_keep(&kv->tags, x->g.h, 99), "keep");
-    want_int(pl_kv_reclaim(kv), n, "reclaimed");
+    want_int(pl_kv_reclaim(kv, NULL, 0), n, "reclaimed");
 }
 
 static void close_all(void)
