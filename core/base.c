@@ -104,6 +104,7 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_kv_pages);
     SIZE(pl_cost);
     SIZE(pl_queue);
+    SIZE(pl_step);
     SIZE(pl_hist);
     SIZE(pl_ids);
     SIZE(pl_text);

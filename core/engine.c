@@ -94,6 +94,7 @@ void pl_engine_close(pl_engine *e)
         if (e->req[i].seq >= 0 && e->req[i].id) pl_kv_seq_free(e->kv, e->req[i].seq);
     }
     pl_prefix_close(e->prefix);
+    pl_prof_close(e->prof);
     free(e->req);
     free(e->slot);
     free(e->unused);
@@ -158,10 +159,12 @@ static int advance(pl_engine *e, int32_t i, const float *logits, pl_err *err)
         pl_sched_post(e, i, NULL);
         return PL_OK;
     }
+    double mark = pl_prof_mark(e->prof);
     if (e->prog)
         PL_TRY(pl_sample(&out, logits, e->o.n_vocab, &s->sample, s->token, s->n, r->n_prompt, e->scratch, err));
     else
         out.token = (int32_t)((uint64_t)(r->id * 7919 + r->n_out) % (uint64_t)e->o.n_vocab);
+    pl_prof_part(e->prof, PL_PART_SAMPLE, &mark);
     PL_TRY(keep_token(e, i, out.token, err));
     bool stop = false;
     for (int32_t k = 0; k < s->n_stop; k++) stop = stop || s->stop[k] == out.token;
@@ -198,6 +201,7 @@ void pl_engine_make_room(pl_engine *e, int64_t n)
 /* Runs the plan, or counts what it would take; returns the number of spans that were refused. */
 static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
 {
+    double mark = pl_prof_mark(e->prof);
     pl_batch b = {.ids = e->ids, .rows = e->rows, .span = e->span, .n_spans = e->n_plan};
     for (int32_t k = 0; k < e->n_plan; k++) {
         const pl_request *r = &e->req[e->who[k]];
@@ -205,11 +209,16 @@ static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
         b.n_tokens += e->span[k].n;
         if (e->span[k].n == r->left) e->rows[b.n_rows++] = b.n_tokens - 1;
     }
+    if (e->prof) e->prof->now.n_rows = b.n_rows;
     pl_engine_make_room(e, e->plan_pages);
-    if (e->prog) return pl_prog_run(e->prog, e->kv, &b, logits, err);
+    pl_prof_part(e->prof, PL_PART_BEGIN, &mark);
+    if (e->prog) return pl_prog_run_timed(e->prog, e->kv, &b, logits, e->prof, err);
     e->clock_s += cost_of(e);
     PL_TRY(pl_kv_begin(e->kv, e->span, e->n_plan, err));
-    return pl_kv_commit(e->kv, err);
+    pl_prof_part(e->prof, PL_PART_BEGIN, &mark);
+    const int refused = pl_kv_commit(e->kv, err);
+    pl_prof_part(e->prof, PL_PART_COMMIT, &mark);
+    return refused;
 }
 
 /* One request's share of a step that ran: row is its row of the logits, NULL if it has known tokens left. */
@@ -225,7 +234,9 @@ static void settle(pl_engine *e, int32_t i, int32_t n, const float *row)
     e->tenant[r->tenant].served += n;
     r->n_done += n;
     r->left -= n;
+    double mark = pl_prof_mark(e->prof);
     pl_sched_publish(e, i);
+    pl_prof_part(e->prof, PL_PART_PUBLISH, &mark);
     if (r->left || advance(e, i, row, &own) == PL_OK) return;
     pl_sched_finish(e, i, PL_FINISH_ERROR);
     pl_sched_post(e, i, NULL);
@@ -249,13 +260,20 @@ int pl_engine_step(pl_engine *e, pl_err *err)
     if (e->stepped) e->n_events = 0;
     e->stepped = true;
     const int32_t n = e->n_plan;
-    if (n == 0) return PL_OK;
+    if (n == 0) {
+        pl_prof_end(e->prof, false);
+        return PL_OK;
+    }
     pl_tensor logits = {0};
     const double start = pl_engine_now(e);
+    pl_prof_begin(e->prof, (int64_t)e->m.steps, e->plan_tokens, n);
     const int refused = run(e, &logits, err);
     pl_hist_add(&e->m.step_tokens, e->plan_tokens);
     pl_sched_forget(e);
-    if (refused < 0) return refused;
+    if (refused < 0) {
+        pl_prof_end(e->prof, false);
+        return refused;
+    }
     if (refused) e->m.mismatches += (uint64_t)e->kv->n_mismatches;
     int32_t row = 0;
     for (int32_t k = 0; k < n; k++) {
@@ -273,7 +291,10 @@ int pl_engine_step(pl_engine *e, pl_err *err)
     if (refused) (void)pl_kv_reclaim(e->kv, NULL, 0);
     e->m.steps++;
     e->m.step_s += pl_engine_now(e) - start;
+    double mark = pl_prof_mark(e->prof);
     scrub(e, pl_engine_now(e) - start);
+    pl_prof_part(e->prof, PL_PART_SCRUB, &mark);
+    pl_prof_end(e->prof, true);
     return PL_OK;
 }
 
@@ -285,3 +306,14 @@ void pl_engine_metrics(const pl_engine *e, pl_metrics *out)
     out->n_waiting = e->waiting.n;
     out->idle_pages = pl_prefix_idle(e->prefix);
 }
+
+int pl_engine_trace(pl_engine *e, int32_t n_steps, pl_err *err)
+{
+    pl_prof *fresh = NULL;
+    if (n_steps) PL_TRY(pl_prof_open(&fresh, n_steps, e->prog ? pl_prog_n_ops(e->prog) : 0, err));
+    pl_prof_close(e->prof);
+    e->prof = fresh;
+    return PL_OK;
+}
+
+const pl_step *pl_engine_traced(const pl_engine *e, int32_t i) { return pl_prof_at(e->prof, i); }

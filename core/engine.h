@@ -59,6 +59,7 @@ struct pl_engine {
     double scrub_s; /* time that the scrub may still take */
     bool stepped;   /* the events are of a step that ended */
     pl_metrics m;
+    pl_prof *prof; /* NULL: no trace */
 };
 
 /* sched.c */

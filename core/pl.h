@@ -256,6 +256,8 @@ int pl_prog_op(pl_prog *p, int32_t op, const int32_t *value, int32_t n_values, c
 int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_rows, bool reserve, pl_err *err);
 int64_t pl_prog_bytes(const pl_prog *p); /* activations, after build */
 int32_t pl_prog_n_ops(const pl_prog *p);
+/* The i-th op (see pl_op_name), and the recipe line that it came from; past the last one PL_EARG. */
+int32_t pl_prog_op_at(const pl_prog *p, int32_t i, int32_t *line);
 typedef struct pl_batch {
     const int32_t *ids;  /* [n_tokens] */
     const int32_t *rows; /* [n_rows] token positions within the batch whose results are wanted */
@@ -414,6 +416,29 @@ pl_engine_served(const pl_engine *e,
                  int32_t tenant); /* tokens computed for it, raised to the least of the others when it comes back */
 int pl_engine_step(pl_engine *e, pl_err *err);                /* runs the plan; a request's own failure is an event */
 int32_t pl_engine_events(pl_engine *e, const pl_event **out); /* of the last step, and of the look before it */
+/* The step trace: where the time of the last steps went. A step begins with the look before it; its parts follow one
+ * another, except that sampling and publishing take turns, request by request. What is left of total_s is bookkeeping. */
+enum {
+    PL_PART_PLAN = 0, /* from the look to the step: the policy, in Lua */
+    PL_PART_BEGIN,    /* pages are taken, tags compared, inputs copied */
+    PL_PART_OPS,      /* the program */
+    PL_PART_COMMIT,   /* tags are compared again, pages that are full get their digests */
+    PL_PART_SAMPLE,
+    PL_PART_PUBLISH, /* full pages become known to the prefix cache */
+    PL_PART_SCRUB,   /* pages are compared with their digests */
+    PL_N_PARTS
+};
+typedef struct pl_step {
+    int64_t number;          /* steps that ended before it, as pl_metrics counts them */
+    double start_s, total_s; /* start_s: pl_now_s, of simulations too */
+    double part_s[PL_N_PARTS];
+    int32_t n_tokens, n_spans, n_rows, n_ops;
+    const float *op_s; /* [n_ops] of each op of the program, in order; a device's are waited for one by one */
+} pl_step;
+/* The last n steps are kept from now on; 0: none, and those that were kept are gone. */
+int pl_engine_trace(pl_engine *e, int32_t n_steps, pl_err *err);
+/* The i-th of those that are kept, the oldest first; NULL: no more. Good until the next step. */
+const pl_step *pl_engine_traced(const pl_engine *e, int32_t i);
 
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */

@@ -268,6 +268,13 @@ int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_ro
 int64_t pl_prog_bytes(const pl_prog *p) { return p->bytes; }
 int32_t pl_prog_n_ops(const pl_prog *p) { return p->n_calls; }
 
+int32_t pl_prog_op_at(const pl_prog *p, int32_t i, int32_t *line)
+{
+    if (i < 0 || i >= p->n_calls) return PL_EARG;
+    *line = p->call[i].line;
+    return p->call[i].op;
+}
+
 static int check_batch(const pl_prog *p, const pl_batch *b, pl_err *err)
 {
     if (!p->block) return pl_fail(err, PL_EARG, "program: not built");
@@ -313,32 +320,54 @@ static int copy_inputs(pl_prog *p, const pl_kv *kv, const pl_batch *b, pl_err *e
     return PL_OK;
 }
 
-static int run_calls(pl_prog *p, pl_kv *kv, pl_err *err)
+/* What an op took; a device that only queues it is waited for. */
+static int time_op(const pl_prog *p, float *s, double *mark, pl_err *err)
+{
+    const pl_stream *stream = &p->dev->stream;
+    PL_TRY(stream->backend->sync(stream->impl, err));
+    const double now = pl_now_s();
+    *s = (float)(now - *mark);
+    *mark = now;
+    return PL_OK;
+}
+
+static int run_calls(pl_prog *p, pl_kv *kv, float *op_s, pl_err *err)
 {
     const pl_op_env env = {kv, p->coll};
+    double mark = op_s ? pl_now_s() : 0;
     for (int32_t i = 0; i < p->n_calls; i++) {
         call *c = &p->call[i];
         pl_tensor *t[MAX_ARGS];
         for (int32_t k = 0; k < c->n_values; k++) t[k] = c->value[k] < 0 ? NULL : &p->value[c->value[k]].t;
         PL_TRY(pl_op(c->op)->run(&p->dev->stream, &env, t, c->attr, err));
+        if (op_s) PL_TRY(time_op(p, &op_s[i], &mark, err));
     }
     return PL_OK;
 }
 
-int pl_prog_run(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_err *err)
+int pl_prog_run_timed(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_prof *prof, pl_err *err)
 {
+    double mark = pl_prof_mark(prof);
     PL_TRY(check_batch(p, b, err));
     PL_TRY(pl_kv_begin(kv, b->span, b->n_spans, err));
     resolve(p, b);
     int rc = copy_inputs(p, kv, b, err);
-    if (rc == PL_OK) rc = run_calls(p, kv, err);
+    pl_prof_part(prof, PL_PART_BEGIN, &mark);
+    if (rc == PL_OK) rc = run_calls(p, kv, pl_prof_ops(prof), err);
+    pl_prof_part(prof, PL_PART_OPS, &mark);
     if (rc < 0) {
         pl_kv_abort(kv);
         return rc;
     }
     const int refused = pl_kv_commit(kv, err);
+    pl_prof_part(prof, PL_PART_COMMIT, &mark);
     if (refused < 0) return refused;
     *result = p->value[p->result].t;
     result->storage = NULL; /* borrowed: the block is the program's */
     return refused;
+}
+
+int pl_prog_run(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_err *err)
+{
+    return pl_prog_run_timed(p, kv, b, result, NULL, err);
 }

@@ -3,6 +3,7 @@
 /* A program: the flat list of ops that a recipe's forward traced to. The op table (generated) says how to call
  * each op from arrays. */
 #include "kv.h"
+#include "prof.h"
 
 typedef struct pl_op_env { /* what ops may need beside tensors and attributes */
     pl_kv *kv;
@@ -17,4 +18,7 @@ typedef struct pl_op_info {
 } pl_op_info;
 
 const pl_op_info *pl_op(int32_t op); /* NULL if out of range */
+
+/* pl_prog_run, with its parts and ops timed; prof NULL: as it is */
+int pl_prog_run_timed(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_prof *prof, pl_err *err);
 #endif

@@ -272,6 +272,7 @@ void pl_sched_forget(pl_engine *e)
 void pl_engine_look(pl_engine *e, pl_queue *out)
 {
     pl_sched_forget(e); /* of a step that an error ended before it ran */
+    pl_prof_look(e->prof, e->running.n + e->waiting.n == 0);
     if (e->stepped) e->n_events = 0;
     e->stepped = false;
     expire(e, &e->running);

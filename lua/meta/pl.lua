@@ -102,7 +102,34 @@ function model:logits(prompt) end
 function model:score(prompt, top) end
 ---@return table
 function model:plan() end
+---@param o? { steps: integer } keep the last so many steps from now on; 0: none
+---@return pl.prof? # without o: the steps that are kept
+function model:prof(o) end
 function model:close() end
+
+---@class pl.prof.step
+---@field number integer
+---@field start_s number
+---@field total_s number
+---@field tokens integer
+---@field spans integer
+---@field rows integer
+---@field parts table<"plan"|"begin"|"ops"|"commit"|"sample"|"publish"|"scrub", number> # seconds
+---@field op_s number[] # seconds of each op of the program
+
+---@class pl.prof # prints as a summary
+---@field name string
+---@field file string
+---@field program { name: string, line: integer? }[]
+---@field steps pl.prof.step[]
+local prof = {}
+---@param step? integer of one step alone
+---@return { steps: integer, tokens: integer, seconds: number, parts: table[], ops: table[] }
+function prof:summary(step) end
+---@return string # JSON, for chrome://tracing and Perfetto
+function prof:chrome() end
+---@param path string
+function prof:save(path) end
 
 ---@class pl
 ---@field op pl.op

@@ -285,6 +285,15 @@ function Model:set_policy(p) self.engine:set_policy(p) end
 --- Counters since the model was loaded.
 function Model:metrics() return self.engine:metrics() end
 
+local prof_fields = { "steps", steps = whole(0, 2 ^ 20) }
+--- The step trace. m:prof { steps = n }: the last n steps are kept from now on (0: off). m:prof(): those that are kept
+--- (see pl.prof): it prints as a summary; it has steps, summary(), chrome(), save(file).
+function Model:prof(o)
+  if not o then return require("pl.prof").read(self.engine.ptr, self.prog.ptr, self.name, self.recipe.file) end
+  self.engine:between_steps "prof"
+  check(C.pl_engine_trace(self.engine.ptr, schema.check("prof", prof_fields, o).steps, e))
+end
+
 --- The weights as real tensors, in the recipe's own tree, for eager calls; packed ones print their shape
 --- only.
 function Model:tree()
@@ -340,7 +349,8 @@ arg.methods("m", Model, arg.object("model", Model, Closed), {
   start = { "context?", whole(1) }, tokenizer = {}, ids = { "prompt", text_or_ids }, stops = {}, step = {},
   submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids, "n?", whole(1) },
   score = { "prompt", text_or_ids, "k?", whole(1) }, calibrate = { "prompt", text_or_ids, "window?", whole(1) },
-  set_policy = { "policy", "string|function" }, metrics = {}, tree = {}, kv = { "context?", whole(1) }, plan = {},
+  set_policy = { "policy", "string|function" }, metrics = {}, prof = { "o?", "table" },
+  tree = {}, kv = { "context?", whole(1) }, plan = {},
   close = {},
 })
 

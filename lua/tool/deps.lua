@@ -1,5 +1,6 @@
 -- deps.lua: checks who may include or require whom (core/README.md, "Layers"). Reads the files that git tracks.
-local order = { "pl", "pl_ops", "base", "mem", "metrics", "quant", "dtype", "tensor", "sig", "dev", "plugin", "json",
+local order = { "pl", "pl_ops", "base", "mem", "metrics", "prof", "quant", "dtype", "tensor", "sig", "dev", "plugin",
+  "json",
   "toc", "meta", "config",
   "gguf", "safetensors", "tok", "ckpt",
   "coll", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched" }

@@ -33,6 +33,7 @@ function M.options(p)
   p:option("--cache-bytes", "Bytes of the whole cache, in place of that."):convert(common.whole(1)):argname "N"
   p:option("--queue", "Requests that may wait; more are refused. Default: all."):convert(common.whole(0)):argname "N"
   p:flag("--no-prefix-cache", "Do not keep pages for prompts that begin alike.")
+  common.prof(p)
   common.json(p)
 end
 
@@ -45,10 +46,12 @@ function M.run(o)
     prefix = not o.no_prefix_cache })
   local m = require("pl.model").load(o.model, load)
   if o.policy then m:set_policy(o.policy) end
+  common.start_prof(o, m)
   local f = bench.run(m, run)
   f.answers = nil
   f.kv, f.act, f.path, f.threads = m.engine.cache, m.pool.act, m.dev:path(), m.dev:threads()
   print(o.json and require("pl.json").encode(f) or bench.text(f))
+  common.end_prof(o, m)
   m:close()
   return 0
 end

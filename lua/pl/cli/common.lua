@@ -56,6 +56,17 @@ function M.prompt(p)
   p:option("--ids", "Token ids in place of a text: 1,2,3."):argname "IDS"
 end
 
+--- Where the time of the last steps goes.
+local PROF_STEPS = 1000
+function M.prof(p)
+  p:option("--prof", ("Trace the last %d steps, into a JSON file for chrome://tracing or Perfetto;"
+    .. " -: a summary on standard error."):format(PROF_STEPS)):argname "FILE"
+end
+function M.start_prof(o, m) if o.prof then m:prof { steps = PROF_STEPS } end end
+function M.end_prof(o, m)
+  if o.prof == "-" then io.stderr:write(tostring(m:prof()), "\n") elseif o.prof then m:prof():save(o.prof) end
+end
+
 function M.json(p) p:flag("--json", "Print one JSON object.") end
 
 --- Arguments for pl.model.open.

@@ -17,6 +17,7 @@ function M.options(p)
   number("--top-k", "Only the K likeliest tokens; 0 = all.", common.whole(0), "0", "K")
   number("--repetition-penalty", "Above 1: seen tokens are less likely.", common.number(0.01, 100), "1", "X")
   number("--seed", "The same seed gives the same text.", common.whole(0), "0", "S")
+  common.prof(p)
   common.json(p)
 end
 
@@ -27,6 +28,7 @@ function M.run(o)
   local m = require("pl.model").open(o.model, common.load_options(o, { batch = 1 }))
   local ids, most = common.ids_of(m, prompt)
   m:start(math.min(#ids + o.max_tokens, most))
+  common.start_prof(o, m)
   local show
   if not o.json then
     show = function(s)
@@ -51,6 +53,7 @@ function M.run(o)
     io.stderr:write(("prefill %d tokens, %.1f tok/s; "):format(g.prompt_tokens, t.prefill_tok_s))
     io.stderr:write(("decode %d tokens, %.1f tok/s; %s\n"):format(#g.ids, t.decode_tok_s, g.finish))
   end
+  common.end_prof(o, m)
   local dev = m.dev
   m:close()
   dev:close()
