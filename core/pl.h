@@ -14,19 +14,21 @@ enum { PL_ABI = 1, PL_MAX_DIMS = 4 };
 /* Status codes. From PL_ETAG down they are conditions: nobody's fault, often expected. */
 enum {
     PL_OK = 0,
-    PL_EARG = -1,    /* an argument is out of range */
-    PL_ESHAPE = -2,  /* sizes do not agree */
-    PL_EDTYPE = -3,  /* no kernel for this format */
-    PL_ENOMEM = -4,  /* memory */
-    PL_EDEV = -5,    /* device, driver or path missing */
-    PL_EIO = -6,     /* the operating system refused a file */
-    PL_EFORMAT = -7, /* a file is not what it says it is */
-    PL_ENAME = -8,   /* no such tensor, key or option */
-    PL_ELIMIT = -9,  /* a limit of time, memory or size was hit */
-    PL_ETAG = -20,   /* a page belongs to someone else */
-    PL_EPAGES = -21, /* no free pages */
-    PL_EFULL = -22,  /* no room for another request */
-    PL_ECANCEL = -23 /* cancelled */
+    PL_EARG = -1,     /* an argument is out of range */
+    PL_ESHAPE = -2,   /* sizes do not agree */
+    PL_EDTYPE = -3,   /* no kernel for this format */
+    PL_ENOMEM = -4,   /* memory */
+    PL_EDEV = -5,     /* device, driver or path missing */
+    PL_EIO = -6,      /* the operating system refused a file */
+    PL_EFORMAT = -7,  /* a file is not what it says it is */
+    PL_ENAME = -8,    /* no such tensor, key or option */
+    PL_ELIMIT = -9,   /* a limit of time, memory or size was hit */
+    PL_ETAG = -20,    /* a page belongs to someone else */
+    PL_EPAGES = -21,  /* no free pages */
+    PL_EFULL = -22,   /* no room for another request */
+    PL_ECANCEL = -23, /* cancelled */
+    PL_ECLOSED = -24, /* the other side has closed */
+    PL_ESTARVED = -25 /* a request that was preempted too often keeps its pages */
 };
 
 /* Formats of numbers; from PL_Q4_0 on, blocks of a row (dtype.h has the sizes). */
@@ -439,6 +441,26 @@ typedef struct pl_step {
 int pl_engine_trace(pl_engine *e, int32_t n_steps, pl_err *err);
 /* The i-th of those that are kept, the oldest first; NULL: no more. Good until the next step. */
 const pl_step *pl_engine_traced(const pl_engine *e, int32_t i);
+
+/* mail: bounded queues of letters between threads: any number of senders, any number of takers. */
+typedef struct pl_mail pl_mail;
+typedef struct pl_letter {
+    int64_t id;
+    int32_t kind;
+    int32_t code; /* of a question: its options; of an answer: PL_OK or what went wrong, which the text says */
+    int64_t n;
+    char *data; /* [n], and a NUL behind */
+} pl_letter;
+int pl_mail_open(pl_mail **out, int32_t cap, pl_err *err);
+void pl_mail_free(pl_mail *m);  /* when no thread uses it any more */
+void pl_mail_close(pl_mail *m); /* nothing goes in any more; what is there can be taken; nobody waits */
+/* The data is copied. PL_EFULL, PL_ECLOSED. */
+int pl_mail_put(pl_mail *m, const pl_letter *l, pl_err *err);
+/* 1: a letter, now the caller's; 0: none came in that time. PL_ECLOSED: none will come. */
+int pl_mail_take(pl_mail *m, pl_letter *out, double timeout_s, pl_err *err);
+int32_t pl_mail_drop(pl_mail *m, int64_t id); /* letters with that id that nobody has taken are gone; how many */
+int32_t pl_mail_fd(const pl_mail *m);         /* readable while there is something to take, or the box is closed */
+void pl_letter_free(pl_letter *l);
 
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */
