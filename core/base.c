@@ -107,6 +107,7 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_step);
     SIZE(pl_hist);
     SIZE(pl_letter);
+    SIZE(pl_front_opts);
     SIZE(pl_ids);
     SIZE(pl_text);
     SIZE(pl_tok_stream);

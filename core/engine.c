@@ -42,6 +42,7 @@ static int reserve(pl_engine *e, pl_err *err)
     e->tenant = calloc((size_t)e->o.n_tenants, sizeof *e->tenant);
     e->running.request = calloc(n, sizeof(void *));
     e->waiting.request = calloc(n, sizeof(void *));
+    e->coming.request = calloc(n, sizeof(void *));
     e->seen = calloc(n, sizeof(void *));
     e->span = calloc(rows, sizeof *e->span);
     e->need = calloc(rows, sizeof *e->need);
@@ -52,8 +53,8 @@ static int reserve(pl_engine *e, pl_err *err)
     e->ids = calloc((size_t)e->o.max_tokens, sizeof *e->ids);
     e->scratch = calloc((size_t)e->o.n_vocab, sizeof *e->scratch);
     e->hold = calloc((size_t)e->kv->o.n_pages, sizeof *e->hold);
-    if (e->req && e->slot && e->unused && e->tenant && e->running.request && e->waiting.request && e->seen && e->span &&
-        e->need && e->who && e->rows && e->event && e->ids && e->scratch && e->hold)
+    if (e->req && e->slot && e->unused && e->tenant && e->running.request && e->waiting.request && e->coming.request &&
+        e->seen && e->span && e->need && e->who && e->rows && e->event && e->ids && e->scratch && e->hold)
         return PL_OK;
     return pl_fail(err, PL_ENOMEM, "engine: no memory for %d requests", e->o.max_requests);
 }
@@ -101,6 +102,7 @@ void pl_engine_close(pl_engine *e)
     free(e->tenant);
     free(e->running.request);
     free(e->waiting.request);
+    free(e->coming.request);
     free(e->seen);
     free(e->span);
     free(e->need);
@@ -304,6 +306,7 @@ void pl_engine_metrics(const pl_engine *e, pl_metrics *out)
     pl_kv_count(e->kv, &out->pages);
     out->n_running = e->running.n;
     out->n_waiting = e->waiting.n;
+    out->n_tokenising = e->coming.n;
     out->idle_pages = pl_prefix_idle(e->prefix);
 }
 

@@ -42,9 +42,9 @@ struct pl_engine {
     slot *slot;        /* [max_requests] */
     int32_t *unused;   /* [n_unused] slots */
     int32_t n_unused;
-    tenant *tenant; /* [n_tenants] */
-    queue running, waiting;
-    const pl_request **seen; /* [max_requests] as the step begins: those that run, then those that wait */
+    tenant *tenant;                 /* [n_tenants] */
+    queue running, waiting, coming; /* coming: their prompts are still texts */
+    const pl_request **seen;        /* [max_requests] as the step begins: those that run, then those that wait */
     int64_t n_submitted;
     pl_span *span; /* the plan: [n_plan] */
     int32_t *who;  /* [n_plan] slot of each span */

@@ -4,13 +4,16 @@
 #include <editline/readline.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
+static int wake_fd = -1;  /* an event descriptor: readable from Ctrl-C until somebody has taken it */
 static const char *words; /* "\n"-separated, for completion; the caller's, for the time of one pl_line_read */
 
 static void on_interrupt(int sig)
@@ -20,6 +23,9 @@ static void on_interrupt(int sig)
         raise(sig);
     }
     interrupted = 1;
+    const int was = errno;
+    (void)!write(wake_fd, &(uint64_t){1}, sizeof(uint64_t));
+    errno = was;
 }
 
 /* Weights are read from a mapping of their file: where that has become shorter, or the disk fails, a read is this
@@ -40,6 +46,7 @@ void pl_host_init(void)
      * every use of it is still an error. */
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd ? O_RDONLY : O_WRONLY);
+    wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* without one, Ctrl-C ends no wait that has a limit */
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &a, NULL);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write */
@@ -48,8 +55,22 @@ void pl_host_init(void)
 bool pl_host_interrupted(bool clear)
 {
     const bool was = interrupted != 0;
-    if (clear) interrupted = 0;
+    if (clear && was) {
+        interrupted = 0;
+        (void)!read(wake_fd, &(uint64_t){0}, sizeof(uint64_t));
+    }
     return was;
+}
+
+int pl_host_wait(int32_t fd, double timeout_s)
+{
+    struct pollfd p[] = {{.fd = fd, .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}}; /* -1 is passed over */
+    if (interrupted) return PL_ECANCEL;
+    const double s = timeout_s > 0 ? timeout_s < 1e6 ? timeout_s : 1e6 : 0;
+    const struct timespec t = {.tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(time_t)s) * 1e9)};
+    const int n = ppoll(p, 2, &t, NULL);
+    if (interrupted) return PL_ECANCEL;
+    return n > 0 && p[0].revents ? 1 : 0; /* another signal: as if the time were over, the caller looks anew */
 }
 
 static int write_all(int fd, const char *path, const char *data, int64_t n, pl_err *err)

@@ -1,14 +1,19 @@
-/* lua_host.c: creates the Lua state, gives it perilune's modules, and runs one of them. */
+/* lua_host.c: creates Lua states, gives them perilune's modules, and runs one of these: in the program's own thread, and in
+ * the front threads. */
 #include "lua_host.h"
+#include "base.h"
 #include <errno.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 int luaopen_cjson(lua_State *L);
 
@@ -183,17 +188,24 @@ static int push_entry(lua_State *L, const char *name, const char *script)
     return 0;
 }
 
+static lua_State *new_state(capped *memory)
+{
+    lua_State *L = lua_newstate(alloc_capped, memory);
+    if (!L) return NULL;
+    luaL_openlibs(L);
+    preload(L, memory);
+    return L;
+}
+
 int pl_lua_main(const char *name, int argc, char **argv)
 {
     capped memory = {.cap = 0};
-    lua_State *L = lua_newstate(alloc_capped, &memory);
+    lua_State *L = new_state(&memory);
     if (!L) {
         fputs("perilune: no memory for the Lua state\n", stderr);
         return 1;
     }
-    luaL_openlibs(L);
     close_at_exit(L);
-    preload(L, &memory);
     lua_newtable(L);
     for (int i = 0; i < argc; i++) {
         lua_pushstring(L, argv[i]);
@@ -209,4 +221,122 @@ int pl_lua_main(const char *name, int argc, char **argv)
     status = end_of_output(status);
     lua_close(L);
     return status;
+}
+
+/* Front threads ------------------------------------------------------------------------------------------ */
+
+enum { MAX_FRONTS = 64 };
+
+struct pl_front {
+    pl_front_opts o;
+    char module[64];
+    pthread_t thread[MAX_FRONTS];
+    int32_t n_threads;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int32_t n_loaded, n_failed;
+    bool is_open;
+    char why[160]; /* why one did not start */
+};
+
+static void report(pl_front *f, const char *why) /* NULL: the module is loaded */
+{
+    pthread_mutex_lock(&f->lock);
+    if (why && f->is_open)
+        fprintf(stderr, "perilune: a front thread has ended: %s\n", why);
+    else if (why)
+        snprintf(f->why, sizeof f->why, "%s", why);
+    f->n_loaded += !why;
+    f->n_failed += why != NULL;
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* All that may raise an error, so in a protected call: the module's run, with its arguments. Its errors are answers. */
+static int run_front(lua_State *L)
+{
+    pl_front *f = lua_touserdata(L, 1);
+    uint64_t seed = 0;
+    if (getrandom(&seed, sizeof seed, 0) < 0) return luaL_error(L, "no random seed");
+    lua_getglobal(L, "require");
+    lua_pushstring(L, f->module);
+    lua_call(L, 1, 1);
+    if (!lua_istable(L, -1)) return luaL_error(L, "module %s is no table", f->module);
+    lua_getfield(L, -1, "run");
+    if (!lua_isfunction(L, -1)) return luaL_error(L, "module %s has no function run", f->module);
+    lua_pushlightuserdata(L, f->o.in);
+    lua_pushlightuserdata(L, f->o.out);
+    lua_pushlightuserdata(L, (void *)(size_t)f->o.tok);
+    lua_pushnumber(L, (double)(seed >> 11));
+    report(f, NULL);
+    lua_call(L, 4, 0);
+    return 0;
+}
+
+static void *front_main(void *arg)
+{
+    pl_front *f = arg;
+    capped memory = {.cap = 0};
+    lua_State *L = new_state(&memory);
+    if (!L) {
+        report(f, "no memory for its Lua state");
+        return NULL;
+    }
+    lua_pushcfunction(L, traceback);
+    lua_pushcfunction(L, run_front);
+    lua_pushlightuserdata(L, f);
+    if (lua_pcall(L, 1, 0, 1)) report(f, lua_tostring(L, -1));
+    lua_close(L);
+    return NULL;
+}
+
+/* Signals are the program's own thread's. */
+static int start_threads(pl_front *f, int32_t n)
+{
+    sigset_t all, before;
+    int rc = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (f->n_threads < n && rc == 0) {
+        rc = pthread_create(&f->thread[f->n_threads], NULL, front_main, f);
+        f->n_threads += rc == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
+int pl_front_open(pl_front **out, const pl_front_opts *o, pl_err *err)
+{
+    if (o->n_threads < 0 || o->n_threads > MAX_FRONTS)
+        return pl_fail(err, PL_EARG, "front: %d threads, want 0 to %d", o->n_threads, MAX_FRONTS);
+    pl_front *f = calloc(1, sizeof *f);
+    if (!f) return pl_fail(err, PL_ENOMEM, "front: no memory");
+    f->o = *o;
+    snprintf(f->module, sizeof f->module, "%s", o->module);
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->changed, NULL);
+    int rc = start_threads(f, o->n_threads);
+    if (rc) rc = pl_fail(err, PL_ENOMEM, "front: thread %d: %s", f->n_threads, strerror(rc));
+    pthread_mutex_lock(&f->lock);
+    while (f->n_loaded + f->n_failed < f->n_threads) pthread_cond_wait(&f->changed, &f->lock);
+    if (f->n_failed && rc == 0) rc = pl_fail(err, PL_EARG, "front: %s", f->why);
+    f->is_open = true;
+    pthread_mutex_unlock(&f->lock);
+    if (rc < 0) {
+        pl_front_close(f);
+        return rc;
+    }
+    *out = f;
+    return PL_OK;
+}
+
+void pl_front_close(pl_front *f)
+{
+    if (!f) return;
+    if (f->o.in) pl_mail_close(f->o.in);
+    if (f->o.out) pl_mail_close(f->o.out);
+    for (int32_t i = 0; i < f->n_threads; i++) pthread_join(f->thread[i], NULL);
+    pthread_mutex_destroy(&f->lock);
+    pthread_cond_destroy(&f->changed);
+    free(f);
 }

@@ -1,7 +1,7 @@
 /* mail.c: a ring of letters under a lock. That there is something to take, or room, or that the box is closed, is told by
  * two event descriptors, each readable for as long as it holds: what poll can wait for, signals can interrupt and other
  * loops can include. */
-#include "mail.h"
+#include "base.h"
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -89,7 +89,7 @@ static bool await(int fd, double until)
     }
 }
 
-static int put(pl_mail *m, pl_letter *l, pl_err *err)
+static int append(pl_mail *m, pl_letter *l, pl_err *err)
 {
     pthread_mutex_lock(&m->lock);
     const bool closed = m->closed, full = m->n == m->cap;
@@ -103,7 +103,7 @@ static int put(pl_mail *m, pl_letter *l, pl_err *err)
     return PL_OK;
 }
 
-int pl_mail_send(pl_mail *m, const pl_letter *l, double timeout_s, pl_err *err)
+int pl_mail_put(pl_mail *m, const pl_letter *l, double timeout_s, pl_err *err)
 {
     if (l->n < 0 || (l->n > 0 && !l->data)) return pl_fail(err, PL_EARG, "mail: %lld bytes", (long long)l->n);
     const double until = pl_now_s() + timeout_s;
@@ -112,13 +112,11 @@ int pl_mail_send(pl_mail *m, const pl_letter *l, double timeout_s, pl_err *err)
     if (!own.data) return pl_fail(err, PL_ENOMEM, "mail: no memory for %lld bytes", (long long)l->n);
     if (l->n) memcpy(own.data, l->data, (size_t)l->n);
     own.data[l->n] = 0;
-    int rc = put(m, &own, err);
-    while (rc == PL_EFULL && await(m->fd[ROOM], until)) rc = put(m, &own, err);
+    int rc = append(m, &own, err);
+    while (rc == PL_EFULL && await(m->fd[ROOM], until)) rc = append(m, &own, err);
     if (rc < 0) free(own.data);
     return rc;
 }
-
-int pl_mail_put(pl_mail *m, const pl_letter *l, pl_err *err) { return pl_mail_send(m, l, 0, err); }
 
 static int take(pl_mail *m, pl_letter *out)
 {

@@ -314,7 +314,7 @@ typedef struct pl_engine_opts {
     float scrub;         /* share of the time spent comparing pages with their digests (PL_CHECK_DIGESTS) */
     const pl_cost *cost; /* instead of a program: time is the engine's own, answers are not computed */
 } pl_engine_opts;
-enum { PL_WAITING = 0, PL_RUNNING = 1, PL_FINISHED = 2, PL_UNUSED = 3 };
+enum { PL_WAITING = 0, PL_RUNNING = 1, PL_FINISHED = 2, PL_UNUSED = 3, PL_TOKENISING = 4 };
 enum {
     PL_FINISH_NONE = 0,
     PL_FINISH_STOP,
@@ -345,6 +345,7 @@ typedef struct pl_request_opts {
     double arrived_s;  /* simulations: when it came; 0: now */
     const void *salt;  /* [n_salt] requests share cached prefixes only with the same tenant and salt */
     int32_t n_salt;
+    bool later; /* the prompt is still a text: pl_engine_prompt brings its tokens */
     pl_sample_opts sample;
 } pl_request_opts;
 typedef struct pl_event {
@@ -372,7 +373,7 @@ typedef struct pl_metrics { /* since the engine was opened */
     uint64_t mismatches; /* pages that were not their sequence's own */
     uint64_t scrubbed_pages, damaged_pages;
     double step_s; /* spent in steps */
-    int64_t n_running, n_waiting;
+    int64_t n_running, n_waiting, n_tokenising;
     pl_kv_pages pages;
     int64_t idle_pages; /* held by the prefix cache alone; counted as owned */
     uint64_t evicted_pages;
@@ -391,7 +392,11 @@ void pl_engine_close(pl_engine *e);
 double pl_engine_now(const pl_engine *e);            /* seconds; of a simulation: its own */
 void pl_engine_wait_until(pl_engine *e, double t_s); /* simulations: nothing happens before */
 int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err *err);
+/* The prompt of a request that was submitted without: it waits from now on, and has been there since it was submitted.
+ * Where the prompt is wrong, the request stays as it is. */
+int pl_engine_prompt(pl_engine *e, int64_t id, const int32_t *prompt, int32_t n, int32_t max_out, pl_err *err);
 int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err);
+int pl_engine_fail(pl_engine *e, int64_t id, pl_err *err); /* as cancel, but its end is PL_FINISH_ERROR */
 /* The requests as a step begins, in order of priority, then of arrival; the lists stay as they are while the step is
  * planned. Requests past their deadline end here, with an event. */
 typedef struct pl_queue {
@@ -454,8 +459,8 @@ typedef struct pl_letter {
 int pl_mail_open(pl_mail **out, int32_t cap, pl_err *err);
 void pl_mail_free(pl_mail *m);  /* when no thread uses it any more */
 void pl_mail_close(pl_mail *m); /* nothing goes in any more; what is there can be taken; nobody waits */
-/* The data is copied. PL_EFULL, PL_ECLOSED. */
-int pl_mail_put(pl_mail *m, const pl_letter *l, pl_err *err);
+/* The data is copied. PL_EFULL: no room in that time; PL_ECLOSED. */
+int pl_mail_put(pl_mail *m, const pl_letter *l, double timeout_s, pl_err *err);
 /* 1: a letter, now the caller's; 0: none came in that time. PL_ECLOSED: none will come. */
 int pl_mail_take(pl_mail *m, pl_letter *out, double timeout_s, pl_err *err);
 int32_t pl_mail_drop(pl_mail *m, int64_t id); /* letters with that id that nobody has taken are gone; how many */
@@ -464,6 +469,8 @@ void pl_letter_free(pl_letter *l);
 
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */
+/* Sleeps until fd (pl_mail_fd; -1: none) is readable: 1; the time is over: 0; Ctrl-C, which is not cleared: PL_ECANCEL. */
+int pl_host_wait(int32_t fd, double timeout_s);
 bool pl_host_is_tty(int32_t fd);
 /* A file of n bytes, whole or not at all: written beside `path` under another name, which is then `path`. What is no
  * regular file (a device, a pipe) is written as it is. */
@@ -495,7 +502,8 @@ enum {
 /* A directory with tokenizer.json (or tiktoken.model) and tokenizer_config.json, or one of the first two files. */
 int pl_tok_open_hf(pl_tok **out, const char *path, pl_err *err);
 int pl_tok_open_ckpt(pl_tok **out, const pl_ckpt *c, pl_err *err); /* the one that a checkpoint carries */
-void pl_tok_close(pl_tok *t);
+void pl_tok_keep(pl_tok *t);
+void pl_tok_close(pl_tok *t); /* as often as it was opened and kept: threads that use it hold on to it */
 /* Appends the text's ids. Bytes that are not UTF-8 become byte tokens of their own. */
 int pl_tok_encode(const pl_tok *t, pl_ids *ids, const char *text, int64_t n_bytes, int32_t flags, pl_err *err);
 /* Appends the text of n ids; always UTF-8: what is not comes out as U+FFFD. Ids without a token add nothing. */
@@ -514,6 +522,17 @@ const char *pl_tok_bytes(const pl_tok *t, int32_t id,
                          int32_t *n_bytes); /* what the token adds to a text; may be part of a character */
 void pl_ids_free(pl_ids *ids);
 void pl_text_free(pl_text *x);
+
+/* front: threads with an interpreter each, that answer letters while the engine goes on. Part of the program, as host. */
+typedef struct pl_front pl_front;
+typedef struct pl_front_opts {
+    const char *module; /* one of the program's own: each thread runs require(module).run(in, out, tok, seed) */
+    int32_t n_threads;
+    pl_mail *in, *out; /* borrowed until the front is closed */
+    const pl_tok *tok; /* likewise; NULL: none */
+} pl_front_opts;
+int pl_front_open(pl_front **out, const pl_front_opts *o, pl_err *err); /* returns when all have loaded the module */
+void pl_front_close(pl_front *f); /* closes both boxes, waits for the letters that the threads are at, and ends them */
 /* abi-end */
 #pragma GCC visibility pop
 #endif

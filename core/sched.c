@@ -42,22 +42,29 @@ static void leave(queue *q, const pl_request *r)
     memmove(q->request + i, q->request + i + 1, (size_t)(q->n - i) * sizeof(void *));
 }
 
+static queue *queue_of(pl_engine *e, int32_t state)
+{
+    return state == PL_RUNNING      ? &e->running
+           : state == PL_WAITING    ? &e->waiting
+           : state == PL_TOKENISING ? &e->coming
+                                    : NULL;
+}
+
 static void move(pl_engine *e, int32_t i, int32_t state)
 {
     pl_request *r = &e->req[i];
+    queue *from = queue_of(e, r->state), *to = queue_of(e, state);
     if (r->state == state) return;
-    if (r->state == PL_RUNNING) leave(&e->running, r);
-    if (r->state == PL_WAITING) leave(&e->waiting, r);
+    if (from) leave(from, r);
     r->state = state;
-    if (state == PL_RUNNING) enter(&e->running, r);
-    if (state == PL_WAITING) enter(&e->waiting, r);
+    if (to) enter(to, r);
 }
 
 int32_t pl_sched_find(const pl_engine *e, int64_t id)
 {
     if (id <= 0) return -1;
     const int32_t i = (int32_t)(id % e->o.max_requests);
-    return e->req[i].id == id && (e->req[i].state == PL_WAITING || e->req[i].state == PL_RUNNING) ? i : -1;
+    return e->req[i].id == id && e->req[i].state != PL_FINISHED && e->req[i].state != PL_UNUSED ? i : -1;
 }
 
 /* Requests ----------------------------------------------------------------------------------------------- */
@@ -80,26 +87,33 @@ static void *copy_of(const void *src, size_t bytes)
     return p;
 }
 
+static int check_prompt(const pl_engine *e, const int32_t *prompt, int32_t n, int32_t max_out, pl_err *err)
+{
+    if (n < 1) return pl_fail(err, PL_EARG, "request: the prompt is empty");
+    if (max_out < 0) return pl_fail(err, PL_EARG, "request: %d tokens wanted, want 0 or more", max_out);
+    for (int32_t i = 0; i < n; i++)
+        if (prompt[i] < 0 || prompt[i] >= e->o.n_vocab)
+            return pl_fail(err, PL_EARG, "request: token %d of the prompt is %d, the vocabulary has %d", i, prompt[i],
+                           e->o.n_vocab);
+    const int64_t page = e->kv->o.page, total = (int64_t)n + max_out;
+    if ((total + page - 1) / page > e->kv->o.n_pages)
+        return pl_fail(err, PL_EARG, "request: %d tokens of prompt and %d of answer, the cache holds %lld", n, max_out,
+                       (long long)(e->kv->o.n_pages * page));
+    return PL_OK;
+}
+
 static int check_request(const pl_engine *e, const pl_request_opts *o, pl_err *err)
 {
-    if (o->n_prompt < 1) return pl_fail(err, PL_EARG, "request: the prompt is empty");
-    if (o->max_out < 0) return pl_fail(err, PL_EARG, "request: %d tokens wanted, want 0 or more", o->max_out);
     if (o->tenant < 0 || o->tenant >= e->o.n_tenants)
         return pl_fail(err, PL_EARG, "request: tenant %d, want 0 to %d", o->tenant, e->o.n_tenants - 1);
     if (!(o->deadline_s >= 0)) return pl_fail(err, PL_EARG, "request: deadline %g s, want 0 or more", o->deadline_s);
-    for (int32_t i = 0; i < o->n_prompt; i++)
-        if (o->prompt[i] < 0 || o->prompt[i] >= e->o.n_vocab)
-            return pl_fail(err, PL_EARG, "request: token %d of the prompt is %d, the vocabulary has %d", i,
-                           o->prompt[i], e->o.n_vocab);
     for (int32_t i = 0; i < o->n_stop; i++)
         if (o->stop[i] < 0 || o->stop[i] >= e->o.n_vocab)
             return pl_fail(err, PL_EARG, "request: stop token %d, the vocabulary has %d", o->stop[i], e->o.n_vocab);
     PL_TRY(pl_sample_check(&o->sample, e->o.n_vocab, err));
-    const int64_t page = e->kv->o.page, total = (int64_t)o->n_prompt + o->max_out;
-    if ((total + page - 1) / page > e->kv->o.n_pages)
-        return pl_fail(err, PL_EARG, "request: %d tokens of prompt and %d of answer, the cache holds %lld", o->n_prompt,
-                       o->max_out, (long long)(e->kv->o.n_pages * page));
-    return PL_OK;
+    if (!o->later) return check_prompt(e, o->prompt, o->n_prompt, o->max_out, err);
+    return o->n_prompt == 0 ? PL_OK
+                            : pl_fail(err, PL_EARG, "request: a prompt of %d tokens now, want it later", o->n_prompt);
 }
 
 static int fill_slot(slot *s, const pl_request_opts *o, pl_err *err)
@@ -160,9 +174,24 @@ int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err
                              .arrived_s = now,
                              .deadline_s = o->deadline_s > 0 ? now + o->deadline_s : 0};
     arrive(e, o->tenant);
-    move(e, i, PL_WAITING);
+    move(e, i, o->later ? PL_TOKENISING : PL_WAITING);
     *id = e->req[i].id;
     e->m.submitted++;
+    return PL_OK;
+}
+
+int pl_engine_prompt(pl_engine *e, int64_t id, const int32_t *prompt, int32_t n, int32_t max_out, pl_err *err)
+{
+    const int32_t i = pl_sched_find(e, id);
+    if (i < 0 || e->req[i].state != PL_TOKENISING)
+        return pl_fail(err, PL_ENAME, "engine: no request %lld that wants a prompt", (long long)id);
+    PL_TRY(check_prompt(e, prompt, n, max_out, err));
+    slot *s = &e->slot[i];
+    PL_TRY(pl_mem_grow((void **)&s->token, &s->cap, n, sizeof *s->token, err));
+    memcpy(s->token, prompt, (size_t)n * sizeof *prompt);
+    s->n = e->req[i].n_prompt = e->req[i].left = n;
+    e->req[i].max_out = max_out;
+    move(e, i, PL_WAITING);
     return PL_OK;
 }
 
@@ -239,13 +268,16 @@ void pl_sched_finish(pl_engine *e, int32_t i, int32_t why)
     e->unused[e->n_unused++] = i;
 }
 
-int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err)
+static int end(pl_engine *e, int64_t id, int32_t why, pl_err *err)
 {
     const int32_t i = pl_sched_find(e, id);
     if (i < 0) return pl_fail(err, PL_ENAME, "engine: no running request %lld", (long long)id);
-    pl_sched_finish(e, i, PL_FINISH_CANCELLED);
+    pl_sched_finish(e, i, why);
     return PL_OK;
 }
+
+int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err) { return end(e, id, PL_FINISH_CANCELLED, err); }
+int pl_engine_fail(pl_engine *e, int64_t id, pl_err *err) { return end(e, id, PL_FINISH_ERROR, err); }
 
 /* What a policy asks ------------------------------------------------------------------------------------- */
 
@@ -277,6 +309,7 @@ void pl_engine_look(pl_engine *e, pl_queue *out)
     e->stepped = false;
     expire(e, &e->running);
     expire(e, &e->waiting);
+    expire(e, &e->coming);
     memcpy(e->seen, e->running.request, (size_t)e->running.n * sizeof(void *));
     memcpy(e->seen + e->running.n, e->waiting.request, (size_t)e->waiting.n * sizeof(void *));
     *out = (pl_queue){e->seen, e->seen + e->running.n, e->running.n, e->waiting.n, e->n_events};
@@ -353,7 +386,8 @@ static void undo_begin(pl_engine *e, int32_t i)
 int pl_engine_plan(pl_engine *e, int64_t id, int32_t n, pl_err *err)
 {
     const int32_t i = pl_sched_find(e, id);
-    if (i < 0) return pl_fail(err, PL_ENAME, "plan: no running request %lld", (long long)id);
+    if (i < 0 || e->req[i].state == PL_TOKENISING)
+        return pl_fail(err, PL_ENAME, "plan: no running request %lld", (long long)id);
     pl_request *r = &e->req[i];
     if (n < 1 || n > r->left)
         return pl_fail(err, PL_EARG, "plan: %d tokens of request %lld, which has %d left", n, (long long)id, r->left);

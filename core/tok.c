@@ -7,15 +7,18 @@ int pl_tok_new(pl_tok **out, pl_err *err)
 {
     pl_tok *t = calloc(1, sizeof *t);
     if (!t) return pl_fail(err, PL_ENOMEM, "tokenizer: no memory");
+    t->refs = 1;
     t->unk = t->bos = t->eos = -1;
     memset(t->byte_id, 0xff, sizeof t->byte_id);
     *out = t;
     return PL_OK;
 }
 
+void pl_tok_keep(pl_tok *t) { (void)__atomic_add_fetch(&t->refs, 1, __ATOMIC_RELAXED); }
+
 void pl_tok_close(pl_tok *t)
 {
-    if (!t) return;
+    if (!t || __atomic_sub_fetch(&t->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
     for (int32_t i = 0; i < t->n_norm; i++) {
         pl_regex_free(t->norm[i].re);
         pl_buf_free(&t->norm[i].text);

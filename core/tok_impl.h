@@ -186,6 +186,7 @@ typedef struct pl_decode {
 
 #define PL_NO_RANK UINT32_MAX
 struct pl_tok {
+    int32_t refs;
     pl_vocab vocab;
     /* model */
     pl_pairs pairs; /* merges by ids */

@@ -15,6 +15,7 @@ step "tests" make --no-print-directory test
 for part in kv prefix sched; do # 10^8 operations in all; a failure names its seed
   step "model of $part" env PL_MODEL_OPS=100000000 build/test_model_$part
 done
+step "a prompt of 30,000 tokens beside decodes" env PL_LONG=30000 build/pl-lua tests/lua/stall.lua
 step "build with ASan and UBSan" make --no-print-directory asan
 step "tests under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure
 step "damaged models under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 build-asan/pl-lua tests/fuzz/models.lua 1000

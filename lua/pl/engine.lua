@@ -1,7 +1,7 @@
 -- The engine: requests go in, the policy plans each step over records that live in C, C runs it, events come
 -- out.
 local abi, err, policy, schema = require "pl.abi", require "pl.err", require "pl.policy", require "pl.schema"
-local cache, json = require "pl.cache", require "pl.json"
+local cache, front, json = require "pl.cache", require "pl.front", require "pl.json"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -204,11 +204,11 @@ function M.open(o)
   kv_opts.check = cache.checks[integrity.check or "pages"]
   check(C.pl_kv_open(kv, o.dev.ptr, kv_opts, e))
   local self = setmetatable({ kv = kv[0], page = kv_opts.page, cache = figures_of, requests = {}, incidents = {},
-    integrity = integrity, policy_counter = { failures = 0 }, line = { first = 1, last = 0 } }, Engine)
+    integrity = integrity, policy_counter = { failures = 0 }, line = { first = 1, last = 0 }, n_open = 0, n_texts = 0,
+    context = o.context, places = pool.batch + pool.queue, fronts = pool.fronts }, Engine)
   self.kv_bytes = figures_of.bytes
   local opts = abi.new "pl_engine_opts"
-  opts.max_requests, opts.max_rows, opts.max_tokens, opts.n_vocab = pool.batch + pool.queue, pool.batch, pool.tokens,
-    o.vocab
+  opts.max_requests, opts.max_rows, opts.max_tokens, opts.n_vocab = self.places, pool.batch, pool.tokens, o.vocab
   opts.prefix, opts.n_tenants, opts.scrub = pool.prefix, MAX_TENANTS, integrity.scrub or 0.01
   local ok, what = pcall(function()
     cache.ready(self.kv, o.cache, pool)
@@ -249,19 +249,32 @@ local request_fields = { "ids", ids = id_list, max_tokens = schema.whole(0), sto
     frequency_penalty = number(-100, 100),
   logprobs = schema.whole(-1, C.PL_MAX_LOGPROBS), logit_bias = bias, on_token = "function" }
 M.request_fields = request_fields
+local text_fields = {} -- the same without ids
+for k, want in pairs(request_fields) do if type(k) == "string" and k ~= "ids" then text_fields[k] = want end end
+
+--- Tokens that an answer to n tokens of prompt may have at most, of those that are wanted; or nil and what is wrong.
+function M.room(context, n, wanted)
+  if n == 0 then return nil, "the prompt is empty" end
+  if context - n < math.min(1, wanted) then
+    return nil, ("a prompt of %d tokens, the cache has room for %d"):format(n, context)
+  end
+  return math.min(wanted, context - n)
+end
 
 --- Submit a request: { ids =, max_tokens =, stop = { ids }, temperature =, top_p =, ... on_token =
 --- function(id, event) }. Returns it with `ids` of the answer and, when it is over, `finish`; or nil and a
---- code where there is no room.
-function Engine:submit(o)
+--- code where there is no room. With a text (and a tokenizer) in place of ids, a front thread tokenises it while the
+--- engine goes on; what is wrong with the prompt is then the request's own `error`, with finish "error".
+function Engine:submit(o, text, tok)
   if self.stopped then err.raise "engine: stopped, as a page was found in other hands (integrity.on_mismatch)" end
-  o = schema.check("request", request_fields, o)
+  o = schema.check("request", text and text_fields or request_fields, o)
+  if text then self:open_front(tok) end
   local q, id = abi.new "pl_request_opts", abi.new "int64_t[1]"
-  local prompt, stop = abi.array("int32_t", o.ids), abi.array("int32_t", o.stop or {})
+  local prompt, stop = abi.array("int32_t", o.ids or {}), abi.array("int32_t", o.stop or {})
   local bias_ids, biases = {}, {}
   for k, v in next, o.logit_bias or {} do bias_ids[#bias_ids + 1], biases[#biases + 1] = k, v end
   local bias_id, bias_of = abi.array("int32_t", bias_ids), abi.array("float", biases)
-  q.prompt, q.n_prompt, q.stop, q.n_stop = prompt, #o.ids, stop, #(o.stop or {})
+  q.prompt, q.n_prompt, q.stop, q.n_stop, q.later = prompt, #(o.ids or {}), stop, #(o.stop or {}), text ~= nil
   q.max_out, q.priority = o.max_tokens or 256, o.priority or 0
   q.tenant, q.deadline_s = o.tenant or 0, o.deadline or 0
   q.salt, q.n_salt = o.cache_salt, #(o.cache_salt or "")
@@ -273,12 +286,77 @@ function Engine:submit(o)
   s.bias_id, s.bias, s.n_bias = bias_id, bias_of, #biases
   local ok, code = check(C.pl_engine_submit(self.ptr, q, id, e))
   if not ok then return nil, code end
-  local r = { id = id[0], prompt_tokens = #o.ids, ids = {}, on_token = o.on_token,
+  local r = { id = id[0], prompt_tokens = o.ids and #o.ids, ids = {}, on_token = o.on_token,
     submitted_s = C.pl_now_s() }
   if o.logprobs and o.logprobs >= 0 then r.logprobs = {} end
   self.requests[tonumber(id[0])] = r
-  self.n_open = (self.n_open or 0) + 1
+  self.n_open = self.n_open + 1
+  if text then
+    r.tokenising, r.max_tokens = true, q.max_out
+    r.gives_up_s = o.deadline and o.deadline > 0 and r.submitted_s + o.deadline or math.huge
+    self.n_texts = self.n_texts + 1
+    ok, code = self.front:ask(r.id, front.kinds.encode, C.PL_TOK_BOS, text)
+    if not ok then
+      self:fail(r, code)
+      return nil, code
+    end
+  end
   return r
+end
+
+--- Starts the front threads, which takes a moment, unless they are there: a server does so before its first request.
+function Engine:open_front(tok)
+  self.front = self.front or front.open { tok = tok, threads = self.fronts, letters = self.places }
+end
+
+-- Answers of the front, by kind.
+local letters = {}
+
+letters[front.kinds.encode] = function(self, letter)
+  local r = self.requests[tonumber(letter.id)]
+  if not r then return end -- it was cancelled meanwhile
+  if letter.code < 0 then return self:fail(r, abi.string(letter.data, letter.n)) end
+  local n = tonumber(letter.n) / 4
+  r.prompt_tokens = n
+  local most, why = M.room(self.context, n, r.max_tokens)
+  if not most then return self:fail(r, why) end
+  local rc = C.pl_engine_prompt(self.ptr, r.id, abi.cast("const int32_t *", letter.data), n, most, e)
+  if rc < 0 then return self:fail(r, abi.string(e.msg)) end
+  self:tokenised(r)
+end
+
+function Engine:tokenised(r)
+  if r.tokenising then self.n_texts = self.n_texts - 1 end
+  r.tokenising = nil
+end
+
+-- A request ends for a reason of its own.
+function Engine:fail(r, why)
+  r.error = why
+  C.pl_engine_fail(self.ptr, r.id, e)
+  self:over(tonumber(r.id), "error")
+end
+
+function Engine:receive()
+  if self.front then self.front:receive(letters, self) end
+end
+
+--- Sleeps until there is something to do: true; false where `seconds` (nil: for ever) are over first; nil and a code
+--- for Ctrl-C. Something to do: a step, or a request that has ended.
+function Engine:wait(seconds)
+  local until_s = C.pl_now_s() + (seconds or math.huge)
+  self:between_steps "wait"
+  while true do
+    local n = self.n_open
+    self:receive()
+    if self.n_open > self.n_texts or self.n_open < n then return true end
+    local wake_s = until_s
+    for _, r in pairs(self.n_texts > 0 and self.requests or {}) do wake_s = math.min(wake_s, r.gives_up_s) end
+    local now = C.pl_now_s()
+    if now >= wake_s then return wake_s < until_s end -- a step ends the request whose time is over
+    local rc = C.pl_host_wait(self.front and self.front.fd or -1, wake_s - now)
+    if rc < 0 then return nil, "ECANCEL" end
+  end
 end
 
 local function keep_logprobs(r, s)
@@ -295,12 +373,17 @@ end
 --- One step. Returns the number of requests that are still open.
 function Engine:step()
   self:hand_out() -- within a request's own function: the outer step's events come before this one's
-  if not self.ptr or (self.n_open or 0) == 0 then return 0 end
+  if not self.ptr or self.n_open == 0 then return 0 end
   local state = self.state
   self:between_steps "step"
+  self:receive()
   state.look()
   local q = state.queue -- the request whose last token is being handed out is open still, but has ended
-  if q.n_running + q.n_waiting + q.n_events == 0 then return 0 end
+  if q.n_running + q.n_waiting + q.n_events == 0 then
+    if self.n_texts == 0 then return 0 end
+    self:wait()
+    return self.n_open
+  end
   self.planning = true
   local fine, planned = pcall(state.plan, self.run_policy)
   self.planning = false
@@ -354,7 +437,8 @@ function Engine:set_policy(p)
 end
 
 local counters = { "steps", "prompt_tokens", "out_tokens", "cached_tokens", "submitted", "refused", "preempted",
-  "mismatches", "scrubbed_pages", "damaged_pages", "n_running", "n_waiting", "idle_pages", "evicted_pages" }
+  "mismatches", "scrubbed_pages", "damaged_pages", "n_running", "n_waiting", "n_tokenising", "idle_pages",
+  "evicted_pages" }
 local times = { "ttft_s", "itl_s", "e2e_s", "queue_s", "prompt_len", "out_len", "step_tokens" }
 
 --- Counters since the engine was opened, as a table.
@@ -424,6 +508,8 @@ end
 function Engine:over(key, why)
   local r = self.requests[key]
   r.finish = why
+  if r.tokenising then self.front:drop(r.id) end
+  self:tokenised(r)
   r.last_s = r.last_s or C.pl_now_s()
   r.first_s = r.first_s or r.last_s
   self.requests[key] = nil
@@ -442,6 +528,7 @@ end
 
 function Engine:close()
   self:between_steps "close"
+  if self.front then self.front:close() end
   if self.ptr then C.pl_engine_close(abi.gc(self.ptr, nil)) end
   C.pl_kv_close(self.kv)
   self.ptr, self.kv = nil, nil

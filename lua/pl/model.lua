@@ -105,14 +105,17 @@ local generate_fields = {}
 for k, v in pairs(engine.request_fields) do if type(k) == "string" then generate_fields[k] = v end end
 for k, v in pairs(own) do generate_fields[k] = v end
 
---- Submit a request without waiting: o as in generate. m:step() then does one step for all open requests.
-function Model:submit(o)
+-- Bytes from which on the prompt of a request is tokenised beside the engine: below, the way there costs more.
+M.long_text = 2048
+
+-- at_once: a long prompt is tokenised here and now.
+local function submit(self, o, at_once)
   o = schema.check("generate", generate_fields, o)
   local r = {}
   for k, v in pairs(o) do if not own[k] then r[k] = v end end
   if (o.ids == nil) == (o.prompt == nil) then err.raise "generate: want one of prompt and ids" end
-  r.ids = o.ids or self:ids(o.prompt)
-  if #r.ids == 0 then err.raise "generate: the prompt is empty" end
+  local later = type(o.prompt) == "string" and #o.prompt >= M.long_text and not at_once
+  if not later then r.ids = o.ids or self:ids(o.prompt) end
   if not o.stop and not o.ignore_eos then r.stop = self:stops() end
   local text
   if o.stream then
@@ -123,11 +126,16 @@ function Model:submit(o)
       if #s > 0 then o.stream(s) end
     end
   end
-  local room = self.context - #r.ids
-  if room < math.min(1, o.max_tokens or 256) then
-    err.raise(("generate: a prompt of %d tokens, the cache has room for %d"):format(#r.ids, self.context)) end
-  r.max_tokens = math.min(o.max_tokens or 256, room)
-  local request, code = self.engine:submit(r)
+  r.max_tokens = o.max_tokens or 256
+  local request, code
+  if later then
+    request, code = self.engine:submit(r, o.prompt, self:tokenizer())
+  else
+    local why
+    r.max_tokens, why = engine.room(self.context, #r.ids, r.max_tokens)
+    if why then err.raise("generate: " .. why) end
+    request, code = self.engine:submit(r)
+  end
   if not request then err.raise(("generate: no room for another request (%s)"):format(code), nil, code) end
   request.flush = text and function()
     local s = text(nil)
@@ -135,6 +143,11 @@ function Model:submit(o)
   end
   return request
 end
+
+--- Submit a request without waiting: o as in generate. m:step() then does one step for all open requests. A long
+--- prompt is tokenised meanwhile: what is wrong with it is the request's own `error`, with finish "error".
+function Model:submit(o) return submit(self, o) end
+
 function Model:step()
   local within = M.generating
   M.generating = true -- the REPL's hook would break off a step in the middle, and its events would be lost
@@ -151,7 +164,7 @@ end
 --- decode_s, logprobs }, which prints as its text. Ctrl-C ends it early, with finish "cancelled".
 function Model:generate(o)
   if type(o) == "string" then o = { prompt = o } end
-  local r = self:submit(o)
+  local r = submit(self, o, self.engine.n_open == 0) -- nobody else to wait for it
   M.generating = true -- Ctrl-C is taken here, not by the REPL's hook
   local fine, why = pcall(function()
     while not r.finish do
@@ -163,6 +176,7 @@ function Model:generate(o)
     if self.engine and not r.finish then self.engine:cancel(r) end
     error(why, 0)
   end
+  if r.error then err.raise("generate: " .. r.error) end
   if r.flush then r.flush() end
   local ok, tok = pcall(self.tokenizer, self)
   return setmetatable({ text = ok and tok:decode(r.ids) or nil, ids = r.ids, finish = r.finish,
@@ -282,6 +296,14 @@ end
 
 --- Another policy from the next step on: a name, a function(s), or a file that returns one.
 function Model:set_policy(p) self.engine:set_policy(p) end
+--- Records of pages that a step found in other hands, the oldest first, at most the last 100: { request =, page =,
+--- index = (in its block table), state =, expected =, found = (tags), owners = { { owner =, tag = }, ... } (newest
+--- first), step =, recipe = }.
+function Model:incidents()
+  local out = {}
+  for i, r in ipairs(self.engine.incidents) do out[i] = r end
+  return out
+end
 --- Counters since the model was loaded.
 function Model:metrics() return self.engine:metrics() end
 
@@ -349,7 +371,7 @@ arg.methods("m", Model, arg.object("model", Model, Closed), {
   start = { "context?", whole(1) }, tokenizer = {}, ids = { "prompt", text_or_ids }, stops = {}, step = {},
   submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids, "n?", whole(1) },
   score = { "prompt", text_or_ids, "k?", whole(1) }, calibrate = { "prompt", text_or_ids, "window?", whole(1) },
-  set_policy = { "policy", "string|function" }, metrics = {}, prof = { "o?", "table" },
+  set_policy = { "policy", "string|function" }, metrics = {}, incidents = {}, prof = { "o?", "table" },
   tree = {}, kv = { "context?", whole(1) }, plan = {},
   close = {},
 })

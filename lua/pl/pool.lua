@@ -19,6 +19,7 @@ local fields = {
   queue = whole(0),        -- requests that may wait beside those of the batch; more are refused
   prefix = "boolean",      -- keep full pages, and find them again by their tokens; default true
   threads = whole(0),      -- CPU threads; 0 = one per core
+  fronts = whole(0, 64),   -- threads that tokenise long prompts beside the engine; default 2; 0: none, for tests
 }
 
 M.fields = fields
@@ -73,6 +74,7 @@ function M.with(self, name, over)
   end
   p.kv_scale = p.kv_scale or "tensor"
   p.batch, p.tokens, p.threads, p.queue = p.batch or 1, p.tokens or 512, p.threads or 0, p.queue or 256
+  p.fronts = p.fronts or 2
   if p.prefix == nil then p.prefix = true end
   return p
 end

@@ -124,6 +124,57 @@ START_TEST(stop_cancel_and_limits)
 }
 END_TEST
 
+/* A request without its prompt has its place, can be cancelled, fails or passes its deadline; then it is one as others. */
+START_TEST(prompts_that_come_later)
+{
+    pl_engine *e = engine(3);
+    const pl_event *v;
+    pl_queue q;
+    pl_metrics x;
+    int64_t id[3], none;
+    int32_t prompt[] = {13, 20, V}, alone[1][40], out[1][40];
+    float p_alone[1][40], prob[1][40];
+    pl_request_opts o = {.prompt = prompt, .n_prompt = 2, .max_out = 5, .sample = {.top_p = 1, .repetition = 1}};
+    ck_assert_int_eq(pl_engine_submit(e, &o, &id[0], &err), PL_OK);
+    drive(e, 64, id, 1, alone, p_alone);
+    o.n_prompt = 0, o.later = true;
+    for (int i = 0; i < 3; i++) {
+        o.deadline_s = i == 2 ? 1e-9 : 0;
+        ck_assert_int_eq(pl_engine_submit(e, &o, &id[i], &err), PL_OK);
+    }
+    ck_assert_int_eq(pl_engine_submit(e, &o, &none, &err), PL_EFULL);
+    pl_engine_look(e, &q);
+    ck_assert_int_eq(q.n_running + q.n_waiting, 0);
+    ck_assert_int_eq(pl_engine_events(e, &v), 1);
+    ck_assert(v->id == id[2] && v->finish == PL_FINISH_DEADLINE);
+    pl_engine_metrics(e, &x);
+    ck_assert_int_eq(x.n_tokenising, 2);
+    ck_assert_int_eq(pl_engine_plan(e, id[0], 1, &err), PL_ENAME);
+    ck_assert_int_eq(pl_engine_preempt(e, id[0], &err), PL_ENAME);
+    ck_assert_int_eq(pl_engine_cached(e, id[0]), 0);
+    ck_assert_int_eq(pl_engine_prompt(e, id[0], prompt, 0, 5, &err), PL_EARG);
+    ck_assert_int_eq(pl_engine_prompt(e, id[0], prompt, 3, 5, &err), PL_EARG);
+    ck_assert_str_eq(err.msg, "request: token 2 of the prompt is 50, the vocabulary has 50");
+    ck_assert_int_eq(pl_engine_prompt(e, id[0], prompt, 2, 16 * 64, &err), PL_EARG);
+    ck_assert_int_eq(pl_engine_prompt(e, id[2], prompt, 2, 5, &err), PL_ENAME);
+    ck_assert_int_eq(pl_engine_fail(e, id[1], &err), PL_OK);
+    ck_assert_int_eq(pl_engine_fail(e, id[1], &err), PL_ENAME);
+    ck_assert_int_eq(pl_engine_prompt(e, id[0], prompt, 2, 5, &err), PL_OK);
+    ck_assert_int_eq(pl_engine_prompt(e, id[0], prompt, 2, 5, &err), PL_ENAME); /* it has one now */
+    drive(e, 64, id, 1, out, prob);
+    for (int k = 0; k < 5; k++) ck_assert_int_eq(out[0][k], alone[0][k]);
+    pl_engine_metrics(e, &x);
+    ck_assert(x.n_tokenising == 0 && x.finished[PL_FINISH_ERROR] == 1 && x.finished[PL_FINISH_LENGTH] == 2);
+    o.n_prompt = 1, o.prompt = prompt;
+    ck_assert_int_eq(pl_engine_submit(e, &o, &none, &err), PL_EARG);
+    pl_engine_close(e); /* none is left */
+    e = engine(1);
+    o.n_prompt = 0;
+    ck_assert_int_eq(pl_engine_submit(e, &o, &id[0], &err), PL_OK);
+    pl_engine_close(e); /* one is */
+}
+END_TEST
+
 /* A request whose sampling fails ends alone; its neighbour goes on as if nothing was. */
 START_TEST(a_failing_request_ends_alone)
 {
@@ -428,6 +479,7 @@ int main(void)
     tcase_add_checked_fixture(c, setup, teardown);
     tcase_add_test(c, a_batch_changes_nothing);
     tcase_add_test(c, stop_cancel_and_limits);
+    tcase_add_test(c, prompts_that_come_later);
     tcase_add_test(c, a_failing_request_ends_alone);
     tcase_add_test(c, preemption_and_the_prefix_cache_change_nothing);
     tcase_add_test(c, prefixes_are_the_tenants_own);

@@ -1,6 +1,6 @@
 /* Mail: order, what is full, closed or empty, time limits, a descriptor that tells the truth, and many threads at once: no
  * letter is lost, doubled or damaged, also when the box is closed while they wait. */
-#include "mail.h"
+#include "base.h"
 #include <check.h>
 #include <poll.h>
 #include <pthread.h>
@@ -18,8 +18,8 @@ static pl_mail *box(int32_t cap)
 
 static int put(pl_mail *m, int64_t id, const char *text)
 {
-    return pl_mail_put(
-        m, &(pl_letter){.id = id, .kind = 3, .code = 7, .n = (int64_t)strlen(text), .data = (char *)text}, &err);
+    const pl_letter l = {.id = id, .kind = 3, .code = 7, .n = (int64_t)strlen(text), .data = (char *)text};
+    return pl_mail_put(m, &l, 0, &err);
 }
 
 static bool readable(const pl_mail *m)
@@ -53,7 +53,7 @@ START_TEST(one_thread)
     ck_assert_int_eq(put(m, 3, "x"), PL_EFULL);
     ck_assert_str_eq(err.msg, "mail: the box holds 3 letters");
     const double start = pl_now_s();
-    ck_assert_int_eq(pl_mail_send(m, &(pl_letter){.id = 3}, 0.05, &err), PL_EFULL);
+    ck_assert_int_eq(pl_mail_put(m, &(pl_letter){.id = 3}, 0.05, &err), PL_EFULL);
     ck_assert(pl_now_s() - start >= 0.05);
     ck_assert_int_eq(pl_mail_drop(m, 1), 1);
     ck_assert_int_eq(pl_mail_drop(m, 1), 0);
@@ -76,8 +76,8 @@ START_TEST(one_thread)
     pl_letter_free(NULL);
     ck_assert_int_eq(pl_mail_open(&m, 0, &err), PL_EARG);
     m = box(1);
-    ck_assert_int_eq(pl_mail_put(m, &(pl_letter){.n = -1}, &err), PL_EARG);
-    ck_assert_int_eq(pl_mail_put(m, &(pl_letter){.n = 1}, &err), PL_EARG);
+    ck_assert_int_eq(pl_mail_put(m, &(pl_letter){.n = -1}, 0, &err), PL_EARG);
+    ck_assert_int_eq(pl_mail_put(m, &(pl_letter){.n = 1}, 0, &err), PL_EARG);
     pl_mail_free(m);
 }
 END_TEST
@@ -99,8 +99,8 @@ static void *send_many(void *arg)
         char text[40];
         const int n = snprintf(text, sizeof text, "%lld", (long long)id) * (i % 3 != 0);
         const pl_letter l = {.id = id, .n = n, .data = text};
-        int rc = pl_mail_put(c->m, &l, NULL);
-        if (rc == PL_EFULL) rc = pl_mail_send(c->m, &l, 60, NULL);
+        int rc = pl_mail_put(c->m, &l, 0, NULL);
+        if (rc == PL_EFULL) rc = pl_mail_put(c->m, &l, 60, NULL);
         if (rc == PL_ECLOSED) break;
         if (rc < 0) abort();
         c->n++;
@@ -186,7 +186,7 @@ static void *wait_long(void *arg)
 
 static void *wait_for_room(void *arg)
 {
-    return pl_mail_send(arg, &(pl_letter){.id = 2}, 1e9, NULL) == PL_ECLOSED ? arg : NULL;
+    return pl_mail_put(arg, &(pl_letter){.id = 2}, 1e9, NULL) == PL_ECLOSED ? arg : NULL;
 }
 
 START_TEST(closed_while_they_wait)

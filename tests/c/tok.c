@@ -418,7 +418,7 @@ START_TEST(long_runs_of_marks)
 END_TEST
 
 typedef struct job {
-    const pl_tok *t;
+    pl_tok *t;
     pl_ids ids;
 } job;
 static const char shared_text[] = "It's 12 o'clock: na\xc3\xafve \xe4\xb8\xad\xe6\x96\x87 <|im_start|>  text\n\n";
@@ -431,6 +431,7 @@ static void *encode_often(void *arg)
         if (pl_tok_encode(j->t, &j->ids, shared_text, sizeof shared_text - 1, i % 2 ? 0 : PL_TOK_SPECIALS, NULL) < 0)
             j->ids.n = -1;
     }
+    pl_tok_close(j->t);
     return NULL;
 }
 
@@ -441,15 +442,16 @@ START_TEST(threads)
     pthread_t th[4];
     for (int i = 0; i < 4; i++) {
         j[i] = (job){t, {0}};
+        pl_tok_keep(t);
         ck_assert_int_eq(pthread_create(&th[i], NULL, encode_often, &j[i]), 0);
     }
+    pl_tok_close(t); /* the last thread frees it */
     for (int i = 0; i < 4; i++) pthread_join(th[i], NULL);
     for (int i = 0; i < 4; i++) {
         ck_assert_int_eq(j[i].ids.n, j[0].ids.n);
         ck_assert(!memcmp(j[i].ids.id, j[0].ids.id, j[0].ids.n * sizeof(int32_t)));
     }
     for (int i = 0; i < 4; i++) pl_ids_free(&j[i].ids);
-    pl_tok_close(t);
 }
 END_TEST
 
