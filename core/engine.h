@@ -46,9 +46,10 @@ struct pl_engine {
     queue running, waiting, coming; /* coming: their prompts are still texts */
     const pl_request **seen;        /* [max_requests] as the step begins: those that run, then those that wait */
     int64_t n_submitted;
-    pl_span *span; /* the plan: [n_plan] */
-    int32_t *who;  /* [n_plan] slot of each span */
-    int64_t *need; /* [n_plan] pages of each, beyond those held */
+    int32_t n_deadlines; /* open requests that have one */
+    pl_span *span;       /* the plan: [n_plan] */
+    int32_t *who;        /* [n_plan] slot of each span */
+    int64_t *need;       /* [n_plan] pages of each, beyond those held */
     int32_t n_plan, plan_tokens;
     int64_t plan_pages;  /* that the plan needs beyond those held */
     int32_t *ids, *rows; /* [max_tokens], [max_rows] */

@@ -173,6 +173,7 @@ int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err
                              .tenant = o->tenant,
                              .arrived_s = now,
                              .deadline_s = o->deadline_s > 0 ? now + o->deadline_s : 0};
+    e->n_deadlines += o->deadline_s > 0;
     arrive(e, o->tenant);
     move(e, i, o->later ? PL_TOKENISING : PL_WAITING);
     *id = e->req[i].id;
@@ -263,6 +264,7 @@ void pl_sched_finish(pl_engine *e, int32_t i, int32_t why)
     pl_hist_add(&e->m.e2e_s, now - r->arrived_s);
     pl_hist_add(&e->m.prompt_len, r->n_prompt);
     pl_hist_add(&e->m.out_len, r->n_out);
+    e->n_deadlines -= r->deadline_s > 0;
     e->tenant[r->tenant].n_open--;
     pl_sched_clear(&e->slot[i]);
     e->unused[e->n_unused++] = i;
@@ -285,7 +287,7 @@ int pl_engine_fail(pl_engine *e, int64_t id, pl_err *err) { return end(e, id, PL
 static void expire(pl_engine *e, const queue *q)
 {
     const double now = pl_engine_now(e);
-    for (int32_t k = q->n - 1; k >= 0 && e->n_events < e->o.max_requests; k--) {
+    for (int32_t k = q->n - 1; k >= 0 && e->n_deadlines && e->n_events < e->o.max_requests; k--) {
         const pl_request *r = q->request[k];
         if (r->deadline_s <= 0 || now < r->deadline_s) continue;
         const int32_t i = pl_sched_find(e, r->id);

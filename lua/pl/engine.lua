@@ -14,7 +14,7 @@ local state_mt = { __index = State, __metatable = false }
 function State:_look()
   local q = self._queue
   C.pl_engine_look(self._ptr, q)
-  self._planned, self._plans = {}, 0
+  self._planned, self._plans, self._served = {}, 0, {}
 end
 
 -- A policy may keep its state for longer than the step, or the engine, is there.
@@ -22,18 +22,30 @@ local function open(s, what)
   if not s._open then err.raise(("s.%s: the step is over"):format(what)) end
 end
 
+-- The first of list[i..n-1] that `fits`, and the place after it.
+local function first_of(list, i, n, state, fits)
+  while i < n do
+    local r = list[i][0]
+    i = i + 1
+    if r.state == state and fits(r) then return r, i end
+  end
+  return nil, i
+end
+
 -- Those of list[0..n-1] that `fits` and that have not been preempted since the step began. Each is a reference: unlike
--- a pointer it does not lead to what lies beside it.
+-- a pointer it does not lead to what lies beside it. Most fit: an iterator without a loop of its own can be compiled
+-- with the loop that it serves.
 local function each(s, what, list, n, state, fits)
   open(s, what)
   local i = 0
   return function()
     open(s, what)
-    while i < n do
-      local r = list[i][0]
-      i = i + 1
-      if r.state == state and fits(r) then return r end
-    end
+    if i >= n then return nil end
+    local r = list[i][0]
+    i = i + 1
+    if r.state == state and fits(r) then return r end
+    r, i = first_of(list, i, n, state, fits)
+    return r
   end
 end
 local function decodes(r) return r.left == 1 and r.n_done >= r.n_prompt end
@@ -78,7 +90,13 @@ function State:cached(r)
 end
 function State:served(r)
   open(self, "served")
-  return C.pl_engine_served(self._ptr, r.tenant)
+  local t = r.tenant
+  local n = self._served[t]
+  if not n then
+    n = C.pl_engine_served(self._ptr, t)
+    self._served[t] = n
+  end
+  return n
 end
 
 --- n tokens of a request in this step; false if the step or the cache has no room for them.

@@ -35,23 +35,23 @@ end
 
 local LOOK_AHEAD = 256 -- waiting requests that are put in order; the others wait behind them
 
--- The waiting requests, sorted by key(r), the least first; where they are equal, as they came.
+-- The waiting requests in order of key(r), the least first; where they are equal, as they came. A step has room for few
+-- of them, so each is looked for when it is asked for.
 local function sorted(s, key)
-  local list, keys, place = {}, {}, {}
+  local list, keys, n = {}, {}, 0
   if s.tokens.left == 0 or s.rows.left == 0 then return function() end end
   for r in s:waiting() do
-    local n = #list + 1
-    list[n], keys[r], place[r] = r, key(r), n
+    n = n + 1
+    list[n], keys[n] = r, key(r)
     if n == LOOK_AHEAD then break end
   end
-  table.sort(list, function(a, b)
-    if keys[a] ~= keys[b] then return keys[a] < keys[b] end
-    return place[a] < place[b]
-  end)
-  local i = 0
   return function()
-    i = i + 1
-    return list[i]
+    local best
+    for i = 1, n do
+      if keys[i] and (not best or keys[i] < keys[best]) then best = i end
+    end
+    if best then keys[best] = false end
+    return list[best]
   end
 end
 
