@@ -10,11 +10,13 @@
 #include "tensor.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 enum { PL_MAX_TEXT = 64 << 20, PL_MAX_PATH = 4096 };
 
@@ -313,6 +315,21 @@ void pl_ckpt_drop(pl_ckpt *c, int32_t i)
     if (i == -1 || entry_at(c, i, &e, NULL) < 0) return;
     const uint8_t *data = c->file[e->file].data + e->offset;
     pl_mem_drop(data, data + e->bytes);
+}
+
+void pl_ckpt_digest(const pl_ckpt *c, uint64_t digest[2])
+{
+    crypto_generichash_state h;
+    crypto_generichash_init(&h, NULL, 0, 2 * sizeof *digest);
+    for (int32_t i = 0; i < c->toc.n; i++) {
+        const pl_toc_entry *e = c->toc.by_name[i]; /* the same in whatever order and files they lie */
+        const XXH128_hash_t values = XXH3_128bits(c->file[e->file].data + e->offset, (size_t)e->bytes);
+        crypto_generichash_update(&h, (const uint8_t *)e->name, strlen(e->name) + 1);
+        crypto_generichash_update(&h, (const uint8_t *)e->format, strlen(e->format) + 1);
+        crypto_generichash_update(&h, (const uint8_t *)e->dim, sizeof e->dim);
+        crypto_generichash_update(&h, (const uint8_t *)&values, sizeof values);
+    }
+    crypto_generichash_final(&h, (uint8_t *)digest, 2 * sizeof *digest);
 }
 
 int pl_ckpt_check_values(const pl_tensor *t, pl_err *err)

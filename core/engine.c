@@ -5,6 +5,8 @@
 #include "mem.h"
 #include <stdlib.h>
 
+enum { FLUSH_S = 10 }; /* at the end, for pages that the disk lacks */
+
 static int check_opts(const pl_engine_opts *o, const pl_prog *prog, const pl_kv *kv, pl_err *err)
 {
     if (o->max_requests < 1 || o->max_tokens < 1 || o->n_vocab < 1)
@@ -14,6 +16,10 @@ static int check_opts(const pl_engine_opts *o, const pl_prog *prog, const pl_kv 
         return pl_fail(err, PL_EARG, "engine: %d rows, %d tenants, want 0 or more", o->max_rows, o->n_tenants);
     if (!(o->scrub >= 0 && o->scrub < 1))
         return pl_fail(err, PL_EARG, "engine: a scrub of %g of the time, want 0 to 1", (double)o->scrub);
+    const bool tiers = o->host_cache_bytes || o->disk_cache_bytes || o->disk_cache;
+    if (tiers && !prog)
+        return pl_fail(err, PL_EARG, "engine: a host or disk cache, but a simulation has no pages to copy");
+    if (tiers && !o->prefix) return pl_fail(err, PL_EARG, "engine: a host or disk cache, but no prefix cache");
     if (!prog != (o->cost != NULL) || kv->o.dry != !prog)
         return pl_fail(err, PL_EARG, "engine: want a program, or costs and a dry cache");
     if (o->cost && !(o->cost->bytes_s > 0 && o->cost->flop_s > 0))
@@ -59,6 +65,13 @@ static int reserve(pl_engine *e, pl_err *err)
     return pl_fail(err, PL_ENOMEM, "engine: no memory for %d requests", e->o.max_requests);
 }
 
+static int open_tier(pl_engine *e, const pl_engine_opts *o, pl_err *err)
+{
+    if (!o->host_cache_bytes && !o->disk_cache_bytes && !o->disk_cache) return PL_OK;
+    const pl_tier_opts t = {o->host_cache_bytes, o->disk_cache_bytes, o->disk_cache, o->model};
+    return pl_tier_open(&e->tier, e->prefix, &t, err);
+}
+
 int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_opts *o, pl_err *err)
 {
     PL_TRY(check_opts(o, prog, kv, err));
@@ -67,6 +80,7 @@ int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_op
     e->o = *o;
     if (o->cost) e->cost = *o->cost;
     e->o.cost = NULL;
+    e->o.disk_cache = e->o.model = NULL; /* the caller's */
     e->o.max_rows = o->max_rows ? o->max_rows : o->max_requests;
     e->o.n_tenants = o->n_tenants ? o->n_tenants : 1;
     e->prog = prog;
@@ -74,6 +88,7 @@ int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_op
     init_metrics(&e->m);
     int rc = reserve(e, err);
     if (rc == PL_OK && o->prefix) rc = pl_prefix_open(&e->prefix, kv, err);
+    if (rc == PL_OK) rc = open_tier(e, o, err);
     if (rc < 0) {
         pl_engine_close(e);
         return rc;
@@ -94,6 +109,7 @@ void pl_engine_close(pl_engine *e)
         pl_sched_clear(&e->slot[i]);
         if (e->req[i].seq >= 0 && e->req[i].id) pl_kv_seq_free(e->kv, e->req[i].seq);
     }
+    pl_tier_close(e->tier, FLUSH_S);
     pl_prefix_close(e->prefix);
     pl_prof_close(e->prof);
     free(e->req);
@@ -196,9 +212,22 @@ static double cost_of(const pl_engine *e)
 
 void pl_engine_make_room(pl_engine *e, int64_t n)
 {
-    const int64_t missing = n - pl_kv_free_pages(e->kv);
-    if (missing > 0 && e->prefix) e->m.evicted_pages += (uint64_t)pl_prefix_evict(e->prefix, (int32_t)missing);
+    for (int64_t missing; (missing = n - pl_kv_free_pages(e->kv)) > 0 && e->prefix; pl_sched_landed(e)) {
+        const int32_t given = pl_prefix_evict(e->prefix, (int32_t)missing);
+        e->m.evicted_pages += (uint64_t)given;
+        /* never so for what was planned: that counts no page which a copy reads or writes */
+        if (given < missing && !pl_tier_wait(e->tier, 1)) break;
+    }
 }
+
+bool pl_engine_wait(pl_engine *e, double s)
+{
+    if (pl_tier_copies(e->tier) == 0) return false;
+    (void)pl_tier_wait(e->tier, s);
+    return true;
+}
+
+const char *pl_engine_tier_failure(const pl_engine *e) { return pl_tier_failure(e->tier); }
 
 /* Runs the plan, or counts what it would take; returns the number of spans that were refused. */
 static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
@@ -268,7 +297,8 @@ int pl_engine_step(pl_engine *e, pl_err *err)
     }
     pl_tensor logits = {0};
     const double start = pl_engine_now(e);
-    pl_prof_begin(e->prof, (int64_t)e->m.steps, e->plan_tokens, n);
+    const int32_t n_tokens = e->plan_tokens;
+    pl_prof_begin(e->prof, (int64_t)e->m.steps, n_tokens, n);
     const int refused = run(e, &logits, err);
     pl_hist_add(&e->m.step_tokens, e->plan_tokens);
     pl_sched_forget(e);
@@ -290,12 +320,15 @@ int pl_engine_step(pl_engine *e, pl_err *err)
             settle(e, i, e->span[k].n, own);
         }
     }
-    if (refused) (void)pl_kv_reclaim(e->kv, NULL, 0);
+    if (refused) (void)pl_kv_reclaim(e->kv, e->hold, pl_tier_holds(e->tier, e->hold));
     e->m.steps++;
-    e->m.step_s += pl_engine_now(e) - start;
+    const double s = pl_engine_now(e) - start;
+    e->m.step_s += s;
+    if (n_tokens > 2 * n) e->prefill_tokens += n_tokens, e->prefill_s += s;
     double mark = pl_prof_mark(e->prof);
-    scrub(e, pl_engine_now(e) - start);
+    scrub(e, s);
     pl_prof_part(e->prof, PL_PART_SCRUB, &mark);
+    pl_sched_spill(e);
     pl_prof_end(e->prof, true);
     return PL_OK;
 }
@@ -308,6 +341,7 @@ void pl_engine_metrics(const pl_engine *e, pl_metrics *out)
     out->n_waiting = e->waiting.n;
     out->n_tokenising = e->coming.n;
     out->idle_pages = pl_prefix_idle(e->prefix);
+    if (e->tier) pl_tier_metrics(e->tier, out);
 }
 
 int pl_engine_trace(pl_engine *e, int32_t n_steps, pl_err *err)

@@ -4,6 +4,7 @@
 #include "metrics.h"
 #include "prefix.h"
 #include "prog.h"
+#include "tier.h"
 
 typedef struct slot {
     int32_t *token; /* [cap] prompt, then answer */
@@ -14,6 +15,9 @@ typedef struct slot {
     int32_t n_keys, key_cap;
     int32_t n_public; /* pages of its sequence that the prefix cache knows */
     pl_key root;
+    uint64_t ticket;  /* of the pages that are being loaded for it */
+    int32_t fetched;  /* one more than the pages that were cached when it last asked the tiers; 0: it has not */
+    int32_t n_swap;   /* it was preempted, and so many of its pages are to be copied out before others */
     int32_t planned;  /* its entry in the plan, -1: none */
     double last_s;    /* of the last token */
     int32_t *bias_id; /* own copies, that sample points to */
@@ -36,11 +40,14 @@ struct pl_engine {
     pl_cost cost;
     pl_prog *prog; /* NULL: simulated */
     pl_kv *kv;
-    pl_prefix *prefix; /* NULL: none */
-    double clock_s;    /* simulated */
-    pl_request *req;   /* [max_requests] what policies read */
-    slot *slot;        /* [max_requests] */
-    int32_t *unused;   /* [n_unused] slots */
+    pl_prefix *prefix;                /* NULL: none */
+    pl_tier *tier;                    /* NULL: none */
+    int32_t n_swaps;                  /* requests with n_swap */
+    double prefill_tokens, prefill_s; /* of steps that were mostly prompts */
+    double clock_s;                   /* simulated */
+    pl_request *req;                  /* [max_requests] what policies read */
+    slot *slot;                       /* [max_requests] */
+    int32_t *unused;                  /* [n_unused] slots */
     int32_t n_unused;
     tenant *tenant;                 /* [n_tenants] */
     queue running, waiting, coming; /* coming: their prompts are still texts */
@@ -69,5 +76,7 @@ void pl_sched_finish(pl_engine *e, int32_t i, int32_t why);
 void pl_sched_post(pl_engine *e, int32_t i, const pl_sampled *s); /* s NULL: no token */
 void pl_sched_publish(pl_engine *e, int32_t i);                   /* its full pages become known to the prefix cache */
 void pl_sched_forget(pl_engine *e);                               /* the plan is empty again */
+void pl_sched_landed(pl_engine *e);                               /* copies to and from tiers may have ended */
+void pl_sched_spill(pl_engine *e);                                /* and others may begin */
 void pl_sched_clear(slot *s);
 #endif

@@ -14,21 +14,22 @@ enum { PL_ABI = 1, PL_MAX_DIMS = 4 };
 /* Status codes. From PL_ETAG down they are conditions: nobody's fault, often expected. */
 enum {
     PL_OK = 0,
-    PL_EARG = -1,     /* an argument is out of range */
-    PL_ESHAPE = -2,   /* sizes do not agree */
-    PL_EDTYPE = -3,   /* no kernel for this format */
-    PL_ENOMEM = -4,   /* memory */
-    PL_EDEV = -5,     /* device, driver or path missing */
-    PL_EIO = -6,      /* the operating system refused a file */
-    PL_EFORMAT = -7,  /* a file is not what it says it is */
-    PL_ENAME = -8,    /* no such tensor, key or option */
-    PL_ELIMIT = -9,   /* a limit of time, memory or size was hit */
-    PL_ETAG = -20,    /* a page belongs to someone else */
-    PL_EPAGES = -21,  /* no free pages */
-    PL_EFULL = -22,   /* no room for another request */
-    PL_ECANCEL = -23, /* cancelled */
-    PL_ECLOSED = -24, /* the other side has closed */
-    PL_ESTARVED = -25 /* a request that was preempted too often keeps its pages */
+    PL_EARG = -1,      /* an argument is out of range */
+    PL_ESHAPE = -2,    /* sizes do not agree */
+    PL_EDTYPE = -3,    /* no kernel for this format */
+    PL_ENOMEM = -4,    /* memory */
+    PL_EDEV = -5,      /* device, driver or path missing */
+    PL_EIO = -6,       /* the operating system refused a file */
+    PL_EFORMAT = -7,   /* a file is not what it says it is */
+    PL_ENAME = -8,     /* no such tensor, key or option */
+    PL_ELIMIT = -9,    /* a limit of time, memory or size was hit */
+    PL_ETAG = -20,     /* a page belongs to someone else */
+    PL_EPAGES = -21,   /* no free pages */
+    PL_EFULL = -22,    /* no room for another request */
+    PL_ECANCEL = -23,  /* cancelled */
+    PL_ECLOSED = -24,  /* the other side has closed */
+    PL_ESTARVED = -25, /* a request that was preempted too often keeps its pages */
+    PL_EBUSY = -26     /* its pages are on their way */
 };
 
 /* Formats of numbers; from PL_Q4_0 on, blocks of a row (dtype.h has the sizes). */
@@ -149,6 +150,8 @@ int pl_ckpt_info_at(const pl_ckpt *c, int32_t i, pl_ckpt_info *out, pl_err *err)
 int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err); /* a new reference into the mapping, PL_ROWS */
 /* Pages of a tensor, or with i = -1 of all files, may leave memory; they come back from the file if read again. */
 void pl_ckpt_drop(pl_ckpt *c, int32_t i);
+/* Of all tensors: names, formats, sizes and values. Reads every byte. */
+void pl_ckpt_digest(const pl_ckpt *c, uint64_t digest[2]);
 int pl_ckpt_check_values(const pl_tensor *t, pl_err *err); /* block formats and F8: PL_EFORMAT names the first block or
                                                               element that is not finite; other formats pass */
 /* Metadata. Of a GGUF file its own keys ("llama.block_count"); of a directory config.json, flattened ("hidden_size",
@@ -309,10 +312,14 @@ typedef struct pl_engine_opts {
     int32_t max_rows;     /* requests of one step; 0: as many as requests */
     int32_t max_tokens;   /* of one step */
     int32_t n_vocab;
-    int32_t n_tenants;   /* 0: one */
-    bool prefix;         /* keep full pages, and find them again by their tokens */
-    float scrub;         /* share of the time spent comparing pages with their digests (PL_CHECK_DIGESTS) */
-    const pl_cost *cost; /* instead of a program: time is the engine's own, answers are not computed */
+    int32_t n_tenants;        /* 0: one */
+    bool prefix;              /* keep full pages, and find them again by their tokens */
+    float scrub;              /* share of the time spent comparing pages with their digests (PL_CHECK_DIGESTS) */
+    int64_t host_cache_bytes; /* pages that the prefix cache loses go on here; 0: nowhere */
+    int64_t disk_cache_bytes; /* and then in a file of this size, which outlives the engine; 0: nowhere */
+    const char *disk_cache;   /* in this directory */
+    const char *model;        /* what, beside the cache's layout, decides the numbers in a page */
+    const pl_cost *cost;      /* instead of a program: time is the engine's own, answers are not computed */
 } pl_engine_opts;
 enum { PL_WAITING = 0, PL_RUNNING = 1, PL_FINISHED = 2, PL_UNUSED = 3, PL_TOKENISING = 4 };
 enum {
@@ -333,6 +340,7 @@ typedef struct pl_request { /* what a policy reads; written by C only */
     int32_t left;     /* tokens known but not yet in the cache */
     int32_t n_cached; /* tokens that the prefix cache had when the request last began */
     int32_t n_preempted;
+    int32_t loading; /* pages that are on their way from a tier: until they are there it is not planned */
     int32_t priority, tenant;
     double arrived_s, deadline_s; /* pl_engine_now; deadline 0: none */
     double started_s, first_s;    /* of the first step, and of the first token; 0: not yet */
@@ -406,7 +414,7 @@ typedef struct pl_queue {
 } pl_queue;
 void pl_engine_look(pl_engine *e, pl_queue *out);
 /* n tokens of this request in the next step, fewer if the prefix cache has some of them. PL_EFULL: the step has no room;
- * PL_EPAGES: the cache has none. */
+ * PL_EPAGES: the cache has none; PL_EBUSY: a tier behind the prefix cache has some of them, and they are on their way. */
 int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens, pl_err *err);
 int pl_engine_preempt(pl_engine *e, int64_t id,
                       pl_err *err);              /* gives its pages back; it waits, and computes them anew */
@@ -417,7 +425,12 @@ int32_t pl_engine_rows_left(const pl_engine *e); /* requests that it can still t
 int64_t pl_engine_free_pages(const pl_engine *e);
 /* The prefix cache gives pages back until n are free, as far as it can: for sequences beside the requests. */
 void pl_engine_make_room(pl_engine *e, int64_t n);
-int32_t pl_engine_cached(pl_engine *e, int64_t id); /* tokens of a waiting request that the prefix cache has */
+int32_t pl_engine_cached(pl_engine *e,
+                         int64_t id); /* tokens of a waiting request that the prefix cache or a tier has */
+/* Where nothing can be planned: waits, for at most s seconds, for a copy to or from a tier to end. False: none is under way.
+ * The next look takes note of it. */
+bool pl_engine_wait(pl_engine *e, double s);
+const char *pl_engine_tier_failure(const pl_engine *e); /* the first thing that the disk refused; NULL: nothing */
 double
 pl_engine_served(const pl_engine *e,
                  int32_t tenant); /* tokens computed for it, raised to the least of the others when it comes back */

@@ -228,6 +228,13 @@ void pl_sched_publish(pl_engine *e, int32_t i)
     }
 }
 
+/* Its pages need no copy any more. */
+static void unswap(pl_engine *e, int32_t i)
+{
+    e->n_swaps -= e->slot[i].n_swap > 0;
+    e->slot[i].n_swap = 0;
+}
+
 static void give_back(pl_engine *e, int32_t i)
 {
     pl_request *r = &e->req[i];
@@ -256,10 +263,12 @@ void pl_sched_finish(pl_engine *e, int32_t i, int32_t why)
     pl_request *r = &e->req[i];
     const double now = pl_engine_now(e);
     unplan(e, i);
+    unswap(e, i);
     if (why != PL_FINISH_INTEGRITY) pl_sched_publish(e, i);
     give_back(e, i);
     move(e, i, PL_FINISHED);
     r->finish = why;
+    r->loading = 0; /* what is on its way becomes the prefix cache's */
     e->m.finished[why]++;
     pl_hist_add(&e->m.e2e_s, now - r->arrived_s);
     pl_hist_add(&e->m.prompt_len, r->n_prompt);
@@ -307,6 +316,7 @@ void pl_engine_look(pl_engine *e, pl_queue *out)
 {
     pl_sched_forget(e); /* of a step that an error ended before it ran */
     pl_prof_look(e->prof, e->running.n + e->waiting.n == 0);
+    pl_sched_landed(e);
     if (e->stepped) e->n_events = 0;
     e->stepped = false;
     expire(e, &e->running);
@@ -345,14 +355,91 @@ int32_t pl_engine_cached(pl_engine *e, int64_t id)
     const int32_t i = pl_sched_find(e, id);
     if (i < 0 || !e->prefix || e->req[i].seq >= 0) return 0;
     slot *s = &e->slot[i];
-    if (extend_keys(e, s, findable(e, s), NULL) < 0) return 0;
-    return pl_prefix_count(e->prefix, s->key, findable(e, s)) * e->kv->o.page;
+    const int32_t most = findable(e, s);
+    if (extend_keys(e, s, most, NULL) < 0) return 0;
+    int32_t n = pl_prefix_count(e->prefix, s->key, most);
+    if (e->tier) n += pl_tier_count(e->tier, s->key + n, most - n);
+    return n * e->kv->o.page;
 }
 
 double pl_engine_served(const pl_engine *e, int32_t t)
 {
     return t >= 0 && t < e->o.n_tenants ? e->tenant[t].served : 0;
 }
+
+/* Tiers ------------------------------------------------------------------------------------------------------ */
+
+void pl_sched_landed(pl_engine *e)
+{
+    if (!pl_tier_poll(e->tier)) return;
+    for (int32_t k = 0; k < e->waiting.n; k++) {
+        const int32_t i = pl_sched_find(e, e->waiting.request[k]->id);
+        if (e->req[i].loading && pl_tier_loaded(e->tier, e->slot[i].ticket)) e->req[i].loading = 0;
+    }
+}
+
+/* What a tier has of a request that is about to begin is sent for: PL_EBUSY until it is there. Asked again, the request goes
+ * on with what has come, and sends for more only if it has got further: it may be that other loads took the pages that
+ * its own had brought. */
+static int fetch(pl_engine *e, int32_t i, pl_err *err)
+{
+    pl_request *r = &e->req[i];
+    slot *s = &e->slot[i];
+    const int32_t n = findable(e, s);
+    if (!e->tier) return PL_OK;
+    if (r->loading) return pl_fail(err, PL_EBUSY, "plan: %d pages are on their way", r->loading);
+    if (extend_keys(e, s, n, NULL) < 0) return PL_OK;
+    const int32_t hits = pl_prefix_count(e->prefix, s->key, n);
+    const int32_t there = pl_tier_count(e->tier, s->key + hits, n - hits);
+    const int32_t most = (int32_t)pl_min(there, unplanned_pages(e) - hits); /* its own hits are not taken for them */
+    if (most <= 0 || hits < s->fetched) return PL_OK;
+    pl_prefix_touch(e->prefix, s->key, hits);
+    pl_engine_make_room(e, e->plan_pages + most);
+    r->loading = pl_tier_load(e->tier, s->key + hits, hits ? &s->key[hits - 1] : NULL, there, most, r->id, &s->ticket);
+    if (pl_tier_loaded(e->tier, s->ticket)) r->loading = 0;
+    if (r->loading == 0) return PL_OK;
+    s->fetched = hits + 1;
+    return pl_fail(err, PL_EBUSY, "plan: %d pages are on their way", r->loading);
+}
+
+/* Copies leave a page for every request that runs, and one more. */
+void pl_sched_spill(pl_engine *e)
+{
+    if (!e->tier) return;
+    const int64_t room = unplanned_pages(e) - e->running.n - 1;
+    const int32_t most = pl_tier_copies(e->tier) + (int32_t)pl_max(0, room);
+    for (int32_t k = 0; k < e->waiting.n && e->n_swaps; k++) {
+        const int32_t i = pl_sched_find(e, e->waiting.request[k]->id), n = e->slot[i].n_swap;
+        if (n && pl_tier_spill_keys(e->tier, e->slot[i].key, n, most) == n) unswap(e, i);
+    }
+    pl_tier_spill(e->tier, most);
+}
+
+/* Is a page sooner copied out and in than computed? */
+static bool is_copied_sooner(const pl_engine *e)
+{
+    const double rate = e->tier ? pl_tier_rate(e->tier) : 0;
+    if (rate <= 0 || e->prefill_s <= 0) return false;
+    return 2 * (double)e->kv->page_bytes / rate < e->kv->o.page * e->prefill_s / e->prefill_tokens;
+}
+
+/* A request was preempted, and n pages of it are cached: they are copied out before others, or left to the cache. As pages
+ * are wanted now, no more than half of what there is are kept by copies; the rest follow as these end. */
+static void swap_out(pl_engine *e, int32_t i, int32_t n)
+{
+    slot *s = &e->slot[i];
+    const bool swap = n > 0 && is_copied_sooner(e);
+    e->m.preempted_swap += swap;
+    e->m.preempted_recompute += !swap;
+    s->fetched = 0;
+    if (!swap) return;
+    const int32_t most = pl_tier_copies(e->tier) + (int32_t)pl_max(0, unplanned_pages(e) / 2);
+    if (pl_tier_spill_keys(e->tier, s->key, n, most) == n) return;
+    s->n_swap = n;
+    e->n_swaps++;
+}
+
+/* Planning --------------------------------------------------------------------------------------------------- */
 
 /* A sequence for a request, with what the prefix cache has of it. */
 static int begin(pl_engine *e, int32_t i, pl_err *err)
@@ -396,6 +483,7 @@ int pl_engine_plan(pl_engine *e, int64_t id, int32_t n, pl_err *err)
     if (e->slot[i].planned >= 0) return pl_fail(err, PL_EARG, "plan: request %lld twice in one step", (long long)id);
     if (pl_engine_rows_left(e) == 0) return pl_fail(err, PL_EFULL, "plan: the step has %d requests", e->n_plan);
     const bool fresh = r->seq < 0;
+    if (fresh) PL_TRY(fetch(e, i, err));
     if (fresh) PL_TRY(begin(e, i, err));
     n = (int32_t)pl_min(n, r->left);
     const int64_t need = pl_kv_need(e->kv, r->seq, n);
@@ -410,6 +498,7 @@ int pl_engine_plan(pl_engine *e, int64_t id, int32_t n, pl_err *err)
         return rc;
     }
     if (fresh) e->m.cached_tokens += (uint64_t)r->n_cached;
+    unswap(e, i);
     move(e, i, PL_RUNNING);
     e->span[e->n_plan] = (pl_span){r->seq, n};
     e->need[e->n_plan] = need;
@@ -427,9 +516,11 @@ int pl_engine_preempt(pl_engine *e, int64_t id, pl_err *err)
         return pl_fail(err, PL_ENAME, "preempt: no running request %lld", (long long)id);
     unplan(e, i);
     pl_sched_publish(e, i);
+    const int32_t n_public = e->slot[i].n_public;
     undo_begin(e, i);
     e->req[i].n_preempted++;
     e->m.preempted++;
     move(e, i, PL_WAITING);
+    swap_out(e, i, n_public);
     return PL_OK;
 }

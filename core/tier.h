@@ -36,7 +36,7 @@ int32_t pl_tier_spill_keys(pl_tier *t, const pl_key *key, int32_t n, int32_t mos
 void pl_tier_spill(pl_tier *t, int32_t most);
 /* Takes note of the copies that have ended; returns whether a load was among them. */
 bool pl_tier_poll(pl_tier *t);
-/* Waits until a copy ends, for at most s seconds; false at once where none is under way. */
+/* Waits until a copy ends, for at most s seconds; whether one has. */
 bool pl_tier_wait(pl_tier *t, double s);
 /* Pages that loads hold, for pl_kv_reclaim. */
 int32_t pl_tier_holds(const pl_tier *t, pl_hold *hold); /* [n_pages] */

@@ -140,8 +140,9 @@ bool pl_tier_wait(pl_tier *t, double s)
     pthread_mutex_lock(&t->lock);
     while (t->done.first < 0)
         if (pthread_cond_timedwait(&t->ended, &t->lock, &until) == ETIMEDOUT) break;
+    const bool ended = t->done.first >= 0;
     pthread_mutex_unlock(&t->lock);
-    return true;
+    return ended;
 }
 
 bool tier_spoil(pl_tier *t, int32_t host, int32_t disk)

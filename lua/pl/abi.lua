@@ -30,7 +30,7 @@ M.err = ffi.new "pl_err"
 local FIRST_CONDITION = C.PL_ETAG
 local codes = {}
 for _, name in ipairs { "EARG", "ESHAPE", "EDTYPE", "ENOMEM", "EDEV", "EIO", "EFORMAT", "ENAME", "ELIMIT",
-  "ETAG", "EPAGES", "EFULL", "ECANCEL", "ECLOSED", "ESTARVED" } do
+  "ETAG", "EPAGES", "EFULL", "ECANCEL", "ECLOSED", "ESTARVED", "EBUSY" } do
   codes[C["PL_" .. name]] = name
 end
 

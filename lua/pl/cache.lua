@@ -42,6 +42,28 @@ function M.options(c, pool, context)
     bytes = pages * page_bytes, format = pool.kv, scale = pool.kv == "fp8" and pool.kv_scale or nil }
 end
 
+local DISK_BLOCK = 4096 -- core/tier_file.c: a page's header, and what pages are rounded up to
+
+--- What lies behind the cache, as a pool says: { host = { bytes, pages, tokens }, disk = { bytes, pages, tokens,
+--- directory } }, each only where there is one. figures: those of M.options.
+function M.tiers(pool, figures)
+  local page_bytes, t = figures.bytes / figures.pages, {}
+  local function tier(what, bytes, slot)
+    local pages = math.floor(bytes / slot)
+    if pages < 1 then
+      err.raise(("%s: %.0f, want at least %.0f: one page of %d tokens"):format(what, bytes, slot, figures.page))
+    end
+    return { bytes = pages * slot, pages = pages, tokens = pages * figures.page }
+  end
+  if pool.host_cache_bytes then t.host = tier("host_cache_bytes", pool.host_cache_bytes, page_bytes) end
+  if pool.disk_cache_bytes then
+    t.disk = tier("disk_cache_bytes", pool.disk_cache_bytes,
+      DISK_BLOCK + math.ceil(page_bytes / DISK_BLOCK) * DISK_BLOCK)
+    t.disk.directory = pool.disk_cache
+  end
+  return t
+end
+
 -- Calibration -------------------------------------------------------------------------------------------------
 
 local function numbers(n)

@@ -53,7 +53,7 @@ local function begun(r) return not decodes(r) end
 local function any() return true end
 
 --- Requests that decode; and requests with prompt left, those that have begun first. In order of priority, then of
---- arrival. Of each: id, n_prompt, n_done, n_out, max_out, left, priority, tenant, n_preempted, arrived_s,
+--- arrival. Of each: id, n_prompt, n_done, n_out, max_out, left, priority, tenant, n_preempted, loading, arrived_s,
 --- deadline_s, started_s, first_s.
 function State:running()
   return each(self, "running", self._queue.running, self._queue.n_running, C.PL_RUNNING, decodes)
@@ -83,7 +83,8 @@ function State:pages_for(r)
   return r.state == C.PL_WAITING and math.ceil((r.n_done + r.left) / self._page) or 0
 end
 
---- Tokens of a waiting request that the prefix cache has; tokens computed so far for a request's tenant.
+--- Tokens of a waiting request that the prefix cache or a tier behind it has; tokens computed so far for a request's
+--- tenant.
 function State:cached(r)
   open(self, "cached")
   return C.pl_engine_cached(self._ptr, r.id)
@@ -99,14 +100,15 @@ function State:served(r)
   return n
 end
 
---- n tokens of a request in this step; false if the step or the cache has no room for them.
+--- n tokens of a request in this step; false if the step or the cache has no room for them, or if r.loading pages of
+--- it are on their way from host memory or disk.
 function State:prefill(r, n)
   open(self, "prefill")
   local id = tonumber(r.id)
   if self._planned[id] then return true end
   if n < 1 then return false end
   local rc = C.pl_engine_plan(self._ptr, r.id, n, e)
-  if rc == C.PL_EFULL or rc == C.PL_EPAGES then return false end
+  if rc == C.PL_EFULL or rc == C.PL_EPAGES or rc == C.PL_EBUSY then return false end
   check(rc)
   self._planned[id] = true
   self._plans = self._plans + 1
@@ -125,8 +127,9 @@ function State:preempt(r)
   if self._planned[id] then self._planned[id], self._plans = nil, self._plans - 1 end
 end
 
---- Is anything planned for this step yet?
+--- Is anything planned for this step yet? Are there copies to wait for, where nothing can be?
 function State:has_plan() return self._plans > 0 end
+function State:has_copies() return C.pl_engine_wait(self._ptr, 0) end
 
 local figures = {
   tokens = { left = function(s) return C.pl_engine_step_left(s._ptr) end },
@@ -214,12 +217,14 @@ local finish = { [C.PL_FINISH_STOP] = "stop", [C.PL_FINISH_LENGTH] = "length",
   [C.PL_FINISH_CANCELLED] = "cancelled", [C.PL_FINISH_ERROR] = "error", [C.PL_FINISH_DEADLINE] = "deadline",
   [C.PL_FINISH_INTEGRITY] = "integrity" }
 
---- o: { dev, prog, cache (the recipe's), pool, context, vocab, schedule, box, integrity }
+--- o: { dev, prog, cache (the recipe's), pool, context, vocab, schedule, box, integrity, identity (what decides the
+--- numbers in a page, beside the cache's layout: for a disk cache) }
 function M.open(o)
   local kv, ptr, pool = abi.new "pl_kv *[1]", abi.new "pl_engine *[1]", o.pool
   local integrity = o.integrity or {}
   local kv_opts, figures_of = cache.options(o.cache, pool, o.context)
   kv_opts.check = cache.checks[integrity.check or "pages"]
+  cache.tiers(pool, figures_of) -- sizes that have no use are told in the pool's own words
   check(C.pl_kv_open(kv, o.dev.ptr, kv_opts, e))
   local self = setmetatable({ kv = kv[0], page = kv_opts.page, cache = figures_of, requests = {}, incidents = {},
     integrity = integrity, policy_counter = { failures = 0 }, line = { first = 1, last = 0 }, n_open = 0, n_texts = 0,
@@ -228,6 +233,8 @@ function M.open(o)
   local opts = abi.new "pl_engine_opts"
   opts.max_requests, opts.max_rows, opts.max_tokens, opts.n_vocab = self.places, pool.batch, pool.tokens, o.vocab
   opts.prefix, opts.n_tenants, opts.scrub = pool.prefix, MAX_TENANTS, integrity.scrub or 0.01
+  opts.host_cache_bytes, opts.disk_cache_bytes = pool.host_cache_bytes or 0, pool.disk_cache_bytes or 0
+  opts.disk_cache, opts.model = pool.disk_cache, o.identity
   local ok, what = pcall(function()
     cache.ready(self.kv, o.cache, pool)
     return check(C.pl_engine_open(ptr, o.prog.ptr, self.kv, opts, e))
@@ -406,10 +413,14 @@ function Engine:step()
   local fine, planned = pcall(state.plan, self.run_policy)
   self.planning = false
   if not fine then error(planned, 0) end
-  if not planned then err.raise "engine: the policy plans nothing, though requests wait" end
+  if not planned then
+    if C.pl_engine_wait(self.ptr, 1) then return self.n_open end -- pages are on their way to those that wait
+    err.raise "engine: the policy plans nothing, though requests wait"
+  end
   local ok, code = check(C.pl_engine_step(self.ptr, e))
   if not ok then err.raise(("engine: the step failed: %s"):format(code), nil, code) end
   local incidents = self:mismatches()
+  self:tell_failure()
   self:collect()
   if incidents and self.integrity.on_mismatch == "stop_engine" then self:stop() end
   return self.n_open
@@ -439,6 +450,14 @@ function Engine:mismatches()
   return n
 end
 
+-- What the disk refused is a miss, and told once.
+function Engine:tell_failure()
+  local text = not self.told_failure and abi.text(C.pl_engine_tier_failure(self.ptr))
+  if not text then return end
+  self.told_failure = true
+  io.stderr:write("perilune: ", text, "; what it does not give or take is computed anew\n")
+end
+
 -- integrity.on_mismatch = "stop_engine": nothing is answered any more.
 function Engine:stop()
   for _, r in pairs(self.requests) do self:cancel(r) end
@@ -456,7 +475,8 @@ end
 
 local counters = { "steps", "prompt_tokens", "out_tokens", "cached_tokens", "submitted", "refused", "preempted",
   "mismatches", "scrubbed_pages", "damaged_pages", "n_running", "n_waiting", "n_tokenising", "idle_pages",
-  "evicted_pages" }
+  "evicted_pages", "spill_missed", "preempted_swap", "preempted_recompute", "n_copies", "copied_bytes", "copy_s" }
+local tier_counters = { "hits", "stored", "dropped", "damaged", "errors", "pages", "capacity" }
 local times = { "ttft_s", "itl_s", "e2e_s", "queue_s", "prompt_len", "out_len", "step_tokens" }
 
 --- Counters since the engine was opened, as a table.
@@ -465,6 +485,10 @@ function Engine:metrics()
   C.pl_engine_metrics(self.ptr, m)
   local out = { step_s = m.step_s, policy_failures = self.policy_counter.failures, finished = {}, pages = {} }
   for _, k in ipairs(counters) do out[k] = tonumber(m[k]) end
+  for _, where in ipairs { "host", "disk" } do
+    for _, k in ipairs(tier_counters) do out[("tier_%s_%s"):format(where, k)] = tonumber(m[where][k]) end
+  end
+  out.tier_disk_off = m.disk.off
   for code, name in pairs(finish) do out.finished[name] = tonumber(m.finished[code]) end
   for _, k in ipairs { "free", "owned", "quarantined", "in_flight" } do out.pages[k] = tonumber(m.pages[k]) end
   for _, k in ipairs(times) do

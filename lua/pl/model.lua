@@ -16,7 +16,7 @@ for k, want in pairs(require("pl.pool").fields) do if k ~= "weights" then fields
 
 --- Read a model's metadata and trace its recipe; no weights yet. path: a GGUF file, a Hugging Face directory,
 --- or a recipe file with o.weights. o: recipe, path (of the CPU), progress, and what a pool may say: act, kv, batch,
---- tokens, context, cache_bytes, queue, prefix, threads ...
+--- tokens, context, cache_bytes, host_cache_bytes, disk_cache, disk_cache_bytes, queue, prefix, threads ...
 function M.open(path, o)
   o = schema.check("load", fields, o or {})
   local started = C.pl_now_s()
@@ -38,6 +38,24 @@ function M.open(path, o)
     pool = pool, infos = infos, d = fitted.dims, name = r.name }, Model)
 end
 
+-- A value of numbers, texts and tables of these as a text, the same for the same values.
+local function written(v)
+  if type(v) == "number" then return ("%.17g"):format(v) end
+  if type(v) ~= "table" then return tostring(v) end
+  local out = {}
+  for k, x in next, v do out[#out + 1] = tostring(k) .. "=" .. written(x) end
+  table.sort(out)
+  return "{" .. table.concat(out, ",") .. "}"
+end
+
+-- What decides the numbers in a page of the cache, beside its layout. Reads all weights: only a disk cache needs it.
+local function identity(self)
+  local digest, pool = abi.new "uint64_t[2]", self.pool
+  C.pl_ckpt_digest(self.checkpoint.ptr, digest)
+  return table.concat({ tostring(digest[0]), tostring(digest[1]), pool.act, written(pool.weights),
+    written(self.fitted.dims), self.recipe.text }, "\n")
+end
+
 --- Load the weights and get ready to compute.
 ---   context: tokens of cache per sequence (default: the model's, at most 4096)
 function Model:start(context)
@@ -49,7 +67,7 @@ function Model:start(context)
   self.prog = program.build(self.trace, self.weights, self.dev, pool.tokens, pool.batch)
   self.engine = engine.open { dev = self.dev, prog = self.prog, cache = self.fitted.cache, pool = pool,
     context = self.context, vocab = self.trace.vocab, schedule = self.recipe.schedule, box = self.recipe.box,
-    integrity = self.recipe.integrity }
+    integrity = self.recipe.integrity, identity = pool.disk_cache and identity(self) or nil }
   self.engine.name = self.name
   self.load_s = C.pl_now_s() - self.started
   return self

@@ -43,11 +43,12 @@ function M.figures(model, trace, pool, infos, context)
   p.batch, p.tokens = pool.batch, pool.tokens
   local _, c = cache.options(model.cache, pool, p.context)
   p.cache, p.cache_format, p.page = c, c.format, c.page
+  p.tiers = cache.tiers(pool, c)
   p.cache_bytes_per_token, p.cache_bytes = c.bytes_per_token, c.bytes
   local prog = program.build(trace, nil, nil, pool.tokens, math.min(pool.batch, pool.tokens))
   p.activation_bytes = prog.bytes
   prog:close()
-  p.total_bytes = p.weight_bytes + p.cache_bytes + p.activation_bytes
+  p.total_bytes = p.weight_bytes + p.cache_bytes + p.activation_bytes + (p.tiers.host and p.tiers.host.bytes or 0)
   return p
 end
 
@@ -72,6 +73,13 @@ function M.text(p)
   out[#out + 1] = ("  cache        %10s  %s%s, %d bytes a token, %d tokens in %d pages"):format(size(p.cache_bytes),
     p.cache_format, p.cache.scale and (" (a scale per %s)"):format(p.cache.scale) or "", p.cache_bytes_per_token,
     p.cache.tokens, p.cache.pages)
+  for _, where in ipairs { "host", "disk" } do
+    local t = p.tiers[where]
+    if t then
+      out[#out + 1] = ("  %s cache   %10s  %d tokens in %d pages%s"):format(where, size(t.bytes), t.tokens, t.pages,
+        t.directory and ", in " .. t.directory or "")
+    end
+  end
   out[#out + 1] = ("  activations  %10s  steps of up to %d tokens, %d rows"):format(size(p.activation_bytes),
     p.tokens, math.min(p.batch, p.tokens))
   out[#out + 1] = ("  together     %10s"):format(size(p.total_bytes))

@@ -28,8 +28,10 @@ local function prefill_all(s, next)
   for r in next do
     local pages = s:pages_for(r)
     if s.tokens.left == 0 or s.rows.left == 0 then return end
-    if pages > 0 and s.pages.free - pages < s.pages.reserve then return end
-    if not s:prefill(r, math.min(r.left, s.tokens.left)) then return end
+    if r.loading == 0 then -- else it waits for its pages, and others go first
+      if pages > 0 and s.pages.free - pages < s.pages.reserve then return end
+      if not s:prefill(r, math.min(r.left, s.tokens.left)) and r.loading == 0 then return end
+    end
   end
 end
 
@@ -132,7 +134,7 @@ function M.runner(schedule, box, counter)
   return function(shown, own)
     if in_a_row == MAX_FAILURES then return fall_back(own) end
     local ok, e = pcall(box.step, box, schedule, shown)
-    if ok and own:has_plan() then
+    if ok and (own:has_plan() or own:has_copies()) then
       in_a_row = 0
       return
     end

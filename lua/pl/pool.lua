@@ -16,6 +16,9 @@ local fields = {
   tokens = whole(1),       -- tokens of one step
   context = whole(1),      -- tokens that the cache has room for, per sequence of the batch
   cache_bytes = whole(1, 2 ^ 53), -- or bytes of the whole cache
+  host_cache_bytes = whole(1, 2 ^ 53), -- pages that the prefix cache loses go on in host memory
+  disk_cache_bytes = whole(1, 2 ^ 53), -- and then in a file of this size,
+  disk_cache = "string",   -- in this directory: it outlives the program, and serves the same model only
   queue = whole(0),        -- requests that may wait beside those of the batch; more are refused
   prefix = "boolean",      -- keep full pages, and find them again by their tokens; default true
   threads = whole(0),      -- CPU threads; 0 = one per core
@@ -76,6 +79,13 @@ function M.with(self, name, over)
   p.batch, p.tokens, p.threads, p.queue = p.batch or 1, p.tokens or 512, p.threads or 0, p.queue or 256
   p.fronts = p.fronts or 2
   if p.prefix == nil then p.prefix = true end
+  if p.disk_cache and not p.disk_cache_bytes or p.disk_cache_bytes and not p.disk_cache then
+    err.raise(("disk_cache: %s and %s bytes, want both"):format(schema.show(p.disk_cache or "no directory"),
+      p.disk_cache_bytes and ("%.0f"):format(p.disk_cache_bytes) or "no"))
+  end
+  if not p.prefix and (p.host_cache_bytes or p.disk_cache) then
+    err.raise "host_cache_bytes, disk_cache: these keep what the prefix cache loses, and it is off"
+  end
   return p
 end
 

@@ -76,7 +76,7 @@ function M.load_text(text, name, limits)
   -- a copy: the recipe keeps what it returned, and could write in it later
   r = box:call(schema.check, "recipe", fields, r)
   r.pools, r.serves, r.unused = plain(r.pools), plain(r.serves or {}), plain(r.unused or {})
-  r.box, r.file = box, name
+  r.box, r.file, r.text = box, name, text
   return r
 end
 

@@ -18,6 +18,7 @@ local rows = {
 function M.options(p)
   p:argument("what", "What is measured."):choices { "serve" }
   common.compute(p)
+  common.tiers(p)
   local bench = require "pl.bench"
   for _, r in ipairs(rows) do
     p:option(r[1], ("%s Default: %g."):format(r[3], bench.defaults[r[2]])):target(r[2])

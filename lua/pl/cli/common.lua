@@ -34,6 +34,15 @@ function M.act(p)
   p:option("--act", "What activations are rounded to before a product."):choices(acts):default "bf16"
 end
 
+--- What lies behind the prefix cache.
+function M.tiers(p)
+  local bytes = whole(1, 2 ^ 53)
+  p:option("--host-cache-bytes", "Pages that the cache gives up go on in so much host memory."):convert(bytes)
+    :argname "N"
+  p:option("--disk-cache", "And then in a file in this directory, which serves the same model again."):argname "DIR"
+  p:option("--disk-cache-bytes", "The size of that file."):convert(bytes):argname "N"
+end
+
 --- Options of every verb that opens a model.
 function M.model(p)
   p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
@@ -72,7 +81,8 @@ function M.json(p) p:flag("--json", "Print one JSON object.") end
 --- Arguments for pl.model.open.
 function M.load_options(o, more)
   local t = { recipe = o.recipe, weights = o.weights, act = o.act, kv = o.kv, kv_scale = o.kv_scale,
-    kv_scales = o.kv_scales, threads = o.threads,
+    kv_scales = o.kv_scales, threads = o.threads, host_cache_bytes = o.host_cache_bytes,
+    disk_cache = o.disk_cache, disk_cache_bytes = o.disk_cache_bytes,
     path = o.path ~= "auto" and o.path or nil }
   for k, v in pairs(more or {}) do t[k] = v end
   return t

@@ -9,6 +9,7 @@ function M.options(p)
   p:option("--recipe", "The recipe to use for a model."):argname "FILE"
   p:option("--weights", "With a recipe: the model that it is for."):argname "PATH"
   common.act(p)
+  common.tiers(p)
   p:option("--batch", "Sequences at a time."):convert(common.whole(1)):argname "N"
   p:option("--context", "Tokens of cache per sequence."):convert(common.whole(1)):argname "N"
   p:option("--cache-bytes", "Bytes of the whole cache, in place of --batch times --context tokens.")
@@ -21,7 +22,8 @@ function M.run(o)
   local recipe, plan, json, err = require "pl.recipe", require "pl.plan", require "pl.json", require "pl.err"
   local over = { act = o.act, kv = o.kv, kv_scale = o.kv_scale, kv_scales = o.kv_scales,
     cache_bytes = o.cache_bytes,
-    batch = o.batch, tokens = o.tokens, context = o.context }
+    batch = o.batch, tokens = o.tokens, context = o.context, host_cache_bytes = o.host_cache_bytes,
+    disk_cache = o.disk_cache, disk_cache_bytes = o.disk_cache_bytes }
   local all = {}
   if (o.model:find "%.lua$" or require("pl.recipes.text")[o.model]) and not o.weights then
     local r = recipe.load(o.model)

@@ -4,6 +4,7 @@ local M = { name = "run", takes = "MODEL", about = "generate text from a prompt"
 
 function M.options(p)
   common.compute(p)
+  common.tiers(p)
   common.prompt(p)
   p:option("--max-tokens", "At most so many tokens."):convert(common.whole(0)):default "256":argname "N"
   p:flag("--ignore-eos", "Do not stop at the model's end tokens.")
