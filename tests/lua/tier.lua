@@ -119,8 +119,9 @@ local looked = 0
 local strict = function(s)
   for r in s:running() do if not s:decode(r) then break end end
   for r in s:waiting() do
+    local fits = s:prefill(r, math.min(r.left, s.tokens.left))
     looked = math.max(looked, r.loading)
-    if not s:prefill(r, math.min(r.left, s.tokens.left)) then break end
+    if not fits then break end
   end
 end
 m = load { batch = 4, cache_bytes = 12 * PAGE, host_cache_bytes = 40 * PAGE }
