@@ -108,6 +108,9 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_hist);
     SIZE(pl_letter);
     SIZE(pl_front_opts);
+    SIZE(pl_http_opts);
+    SIZE(pl_http_request);
+    SIZE(pl_http_stats);
     SIZE(pl_ids);
     SIZE(pl_text);
     SIZE(pl_tok_stream);

@@ -480,6 +480,67 @@ int32_t pl_mail_drop(pl_mail *m, int64_t id); /* letters with that id that nobod
 int32_t pl_mail_fd(const pl_mail *m);         /* readable while there is something to take, or the box is closed */
 void pl_letter_free(pl_letter *l);
 
+/* http: a server of HTTP/1.1 on threads of its own. Complete requests wait in line until Lua takes them between two
+ * steps; answers are given as a whole, or as a stream that grows. No call waits for a client. A request is known by its
+ * id; PL_ECANCEL: its client is gone, or it was given up. */
+typedef struct pl_http pl_http;
+typedef struct pl_http_opts {
+    const char *address; /* numeric; NULL: 127.0.0.1 */
+    int32_t port;        /* 0: any free one */
+    int32_t max_connections,
+        max_requests; /* requests: complete ones that have no answer yet; more are told to come back */
+    int32_t max_headers;
+    int32_t log_fd; /* a JSON line for each request; -1: none */
+    int64_t header_bytes;
+    int64_t body_bytes;              /* of one request */
+    int64_t bodies_bytes;            /* of all together */
+    int64_t buffer_bytes;            /* of an answer that its client does not read; more, and the client is given up */
+    double header_s, body_s, idle_s; /* until a request's head, then its body, is complete; a connection without one */
+    double send_s;                   /* for an answer to be read; of a stream, without a byte being read */
+    double stall_s;                  /* /health fails when no step has ended, or nobody has called, for so long */
+    const char *cert, *key;          /* TLS: PEM texts; NULL: none */
+} pl_http_opts;
+enum { PL_HTTP_NONE = 0, PL_HTTP_REQUEST, PL_HTTP_GONE };
+typedef struct pl_http_request {
+    int64_t id;
+    int32_t kind; /* PL_HTTP_*; of PL_HTTP_GONE only the id counts */
+    int32_t tenant;
+    char method[8], path[512], query[512]; /* path: decoded, UTF-8; query: as it was sent, behind the ? */
+    char type[96], request_id[64], tenant_name[64];
+    const char *body; /* [n_body] valid until the next pl_http_next */
+    int64_t n_body;
+} pl_http_request;
+typedef struct pl_http_stats { /* since the server was opened */
+    uint64_t connections, requests, refused, overloads, unauthorized, gone, slow, timeouts, log_dropped;
+    uint64_t bytes_in, bytes_out;
+    int64_t n_connections, n_open;
+} pl_http_stats;
+void pl_http_defaults(pl_http_opts *o);
+int pl_http_open(pl_http **out, const pl_http_opts *o, pl_err *err);
+/* Stops at once: requests without an answer are cut off. */
+void pl_http_close(pl_http *h);
+/* No more connections; kept ones are closed when they are idle, and further requests on them are refused. */
+void pl_http_drain(pl_http *h);
+int32_t pl_http_port(const pl_http *h);
+int32_t pl_http_fd(const pl_http *h); /* readable while there is something to take */
+/* API keys, one a line: `key tenant`; empty lines and lines that begin with # are passed over. From now on every request
+ * but /health needs one. A tenant keeps its number when keys are read again. */
+int pl_http_keys(pl_http *h, const char *text, int64_t n, pl_err *err);
+int32_t pl_http_tenants(pl_http *h); /* numbers given so far */
+/* The next request, or the news that a request's client is gone; PL_HTTP_NONE after timeout_s, or when fd (-1: none) is
+ * readable. */
+int pl_http_next(pl_http *h, pl_http_request *out, int32_t fd, double timeout_s, pl_err *err);
+/* headers: lines "Name: value\n", or NULL. */
+int pl_http_answer(pl_http *h, int64_t id, int32_t status, const char *headers, const void *body, int64_t n,
+                   pl_err *err);
+int pl_http_begin(pl_http *h, int64_t id, int32_t status, const char *headers, pl_err *err);
+int pl_http_send(pl_http *h, int64_t id, const void *data, int64_t n, pl_err *err); /* PL_EFULL: it does not read */
+int pl_http_end(pl_http *h, int64_t id, pl_err *err);
+void pl_http_note(pl_http *h, int64_t id, const char *json); /* `"name":value,...` for its line of the log */
+/* What /health says; it is answered without Lua. stepped: a step has ended just now. */
+void pl_http_beat(pl_http *h, bool ready, bool stepped);
+void pl_http_get_stats(pl_http *h, pl_http_stats *out);
+
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */
 /* Sleeps until fd (pl_mail_fd; -1: none) is readable: 1; the time is over: 0; Ctrl-C, which is not cleared: PL_ECANCEL. */

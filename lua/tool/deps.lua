@@ -3,7 +3,7 @@ local order = { "pl", "pl_ops", "base", "mem", "metrics", "prof", "quant", "dtyp
   "json",
   "toc", "meta", "config",
   "gguf", "safetensors", "tok", "ckpt",
-  "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched" }
+  "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched", "http" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
 
