@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
-# run.sh BUILD: the benchmarks: the machine's limits and the products (bench/linear.c), then whole models beside llama.cpp.
+# run.sh BUILD: the benchmarks: the machine's limits and the products (bench/linear.c), whole models beside llama.cpp, the
+# cache where it is full, and what its integrity costs.
 set -euo pipefail
 build=${1:-build}
+model=$(tools/model.sh smollm2)
+export PL_BUILD=$build
 "$build/bench_linear"
-PL_BUILD=$build "$build/pl-lua" bench/models.lua "$(bench/peer.sh)" "$(tools/model.sh smollm2)"
+"$build/pl-lua" bench/models.lua "$(bench/peer.sh)" "$model"
+"$build/pl-lua" bench/saturation.lua "$model"
+"$build/bench_verify"
+"$build/pl-lua" bench/integrity.lua "$model"

@@ -1,5 +1,6 @@
-/* bench/verify.c: what the check of page tags costs: one pl_kv_verify over a batch of sequences, as before and after every
- * step. Pages are handed out in random order, as in a cache that has been in use for a while. Medians over rounds, CPU time.
+/* bench/verify.c: what integrity costs. Tags: one pl_kv_verify over a batch of sequences, as before and after every
+ * step; pages are handed out in random order, as in a cache that has been in use for a while. Digests: one pl_kv_digest
+ * of a page that lies in memory, as when it fills or is scrubbed. Medians over rounds, CPU time.
  *   bench_verify [-n sequences] [-c tokens of context] [-r rounds] */
 #include "kv.h"
 #include <stdio.h>
@@ -36,6 +37,31 @@ static void shuffle(pl_tags *t)
         t->free[i] = t->free[k];
         t->free[k] = page;
     }
+}
+
+/* Pages of SmolLM2-135M (bf16, fp8) and of Llama-3.1-8B (bf16), in turn, so that none is in the CPU's cache. */
+static void digests(int rounds)
+{
+    static const int64_t page_bytes[] = {64 * 11520, 64 * 23040, 64 * 131072};
+    const int64_t pool = 256 << 20;
+    uint8_t *mem = malloc((size_t)pool);
+    double took[MAX_ROUNDS];
+    volatile uint64_t sum = 0;
+    if (!mem) exit(1);
+    for (int64_t i = 0; i < pool; i++) mem[i] = (uint8_t)(i * 31 + i / 4096);
+    for (size_t k = 0; k < sizeof page_bytes / sizeof *page_bytes; k++) {
+        for (int r = 0; r < rounds; r++) {
+            const int64_t at = r % (pool / page_bytes[k]) * page_bytes[k];
+            const double start = cpu_s();
+            sum += pl_kv_digest(mem + at, page_bytes[k]);
+            took[r] = cpu_s() - start;
+        }
+        qsort(took, (size_t)rounds, sizeof *took, by_size);
+        printf("digest of a page of %lld bytes: %.1f us (median of %d; least %.1f), %.1f GB/s\n",
+               (long long)page_bytes[k], took[rounds / 2] * 1e6, rounds, took[0] * 1e6,
+               (double)page_bytes[k] / took[rounds / 2] * 1e-9);
+    }
+    free(mem);
 }
 
 int main(int argc, char **argv)
@@ -86,6 +112,7 @@ int main(int argc, char **argv)
     qsort(took, (size_t)rounds, sizeof *took, by_size);
     printf("%d sequences of %d tokens, %lld pairs: %.1f us (median of %d; least %.1f), %.2f ns a pair\n", n, context,
            (long long)pages, took[rounds / 2] * 1e6, rounds, took[0] * 1e6, took[rounds / 2] * 1e9 / (double)pages);
+    digests(rounds);
     pl_kv_abort(kv);
     pl_kv_close(kv);
     pl_dev_close(dev);

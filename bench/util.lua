@@ -1,0 +1,41 @@
+-- util.lua: medians, the machine and the commit, and CSV files, for the other scripts (dofile "bench/util.lua").
+local M = {}
+
+--- Median, least and most of a list.
+function M.median(list)
+  local s = { unpack(list) }
+  table.sort(s)
+  return (s[math.floor((#s + 1) / 2)] + s[math.ceil((#s + 1) / 2)]) / 2, s[1], s[#s]
+end
+
+function M.output(command)
+  local p = assert(io.popen(command))
+  local text = p:read "*a"
+  p:close()
+  return text
+end
+
+function M.commit() return (M.output "git describe --always --dirty 2>/dev/null":gsub("%s", "")) end
+function M.cpu()
+  return (M.output "sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1":gsub("%s+$", ""):gsub(",", " "))
+end
+
+--- GB/s that the machine reads with so many threads, as bench_linear measures it.
+function M.read_gb_s(threads)
+  local build = os.getenv "PL_BUILD" or "build"
+  local text = M.output(("'%s/bench_linear' f32 -m 1 -t %d 2>/dev/null"):format(build, threads))
+  return tonumber(text:match "read ([%d.]+) GB/s") or 0
+end
+
+--- A function(...) that adds a row to bench/results/NAME.csv, which begins with `header`.
+function M.csv(name, header)
+  local path = ("bench/results/%s.csv"):format(name)
+  local old = io.open(path)
+  if old then old:close() end
+  local f = assert(io.open(path, "a"))
+  f:setvbuf "line"
+  if not old then f:write(header, "\n") end
+  return function(...) f:write(table.concat({ ... }, ","), "\n") end
+end
+
+return M
