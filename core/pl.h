@@ -607,6 +607,11 @@ typedef struct pl_front_opts {
 } pl_front_opts;
 int pl_front_open(pl_front **out, const pl_front_opts *o, pl_err *err); /* returns when all have loaded the module */
 void pl_front_close(pl_front *f); /* closes both boxes, waits for the letters that the threads are at, and ends them */
+
+/* Characters, for chat templates: a code point in lower (0), upper (1) or title case (2), where that is one character;
+ * its general category, numbered as utf8proc numbers them (0: not assigned). */
+int32_t pl_unicode_case(int32_t c, int32_t how);
+int32_t pl_unicode_category(int32_t c);
 /* abi-end */
 #pragma GCC visibility pop
 #endif

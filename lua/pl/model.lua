@@ -81,6 +81,17 @@ function Model:tokenizer()
   return self.tok
 end
 
+--- The model's chat template (see pl.chat), read when first asked for: a model whose template has an error still runs
+--- on plain prompts, and the error, with the template's line, is raised here.
+function Model:chat_template()
+  if not self.chat then self.chat = require("pl.chat").open(self.file, { checkpoint = self.checkpoint }) end
+  return self.chat
+end
+
+--- A prompt from messages: o.messages, o.tools, o.add_generation_prompt, and what else the template knows. Messages go
+--- through template.prepare first. Raises what the template raises.
+function Model:render(o) return self:chat_template():prompt(o) end
+
 --- Ids of a prompt: a text (with what the model expects in front), or a list of ids as it is.
 function Model:ids(prompt)
   if type(prompt) == "table" then return prompt end
@@ -386,7 +397,8 @@ end
 
 arg.functions("pl", M, { open = { "path", "string", "o?", "table" }, load = { "path", "string", "o?", "table" } })
 arg.methods("m", Model, arg.object("model", Model, Closed), {
-  start = { "context?", whole(1) }, tokenizer = {}, ids = { "prompt", text_or_ids }, stops = {}, step = {},
+  start = { "context?", whole(1) }, tokenizer = {}, chat_template = {}, render = { "o", "table" },
+  ids = { "prompt", text_or_ids }, stops = {}, step = {},
   submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids, "n?", whole(1) },
   score = { "prompt", text_or_ids, "k?", whole(1) }, calibrate = { "prompt", text_or_ids, "window?", whole(1) },
   set_policy = { "policy", "string|function" }, metrics = {}, incidents = {}, prof = { "o?", "table" },

@@ -65,6 +65,11 @@ function Tok:find(name)
   local id = C.pl_tok_find(self.ptr, name, #name)
   return id >= 0 and id or nil
 end
+--- A token as the file spells it, or nil.
+function Tok:name(id)
+  local n = abi.new "int32_t[1]"
+  return abi.text(C.pl_tok_name(self.ptr, id, n), n[0])
+end
 function Tok:is_special(id) return C.pl_tok_is_special(self.ptr, id) end
 
 -- What a tokenizer is after close(): another close() does nothing, anything else is an error.
@@ -95,5 +100,5 @@ arg.functions("tokenizer", M, { open = { "path", "string", "checkpoint?", "table
 arg.methods("tok", Tok, arg.object("tokenizer", Tok, Closed), {
   encode = { "text", "string", "o?", options("specials", "bos") },
   decode = { "ids", schema.list(id, 0), "o?", options "specials" },
-  stream = {}, find = { "name", "string" }, is_special = { "id", id }, close = {} })
+  stream = {}, find = { "name", "string" }, is_special = { "id", id }, name = { "id", id }, close = {} })
 return M
