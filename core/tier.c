@@ -266,7 +266,7 @@ static bool load(pl_tier *t, tier_slot *s, int32_t host, int32_t disk, const pl_
     j->has_digest = host < 0 || t->kv->o.check != PL_CHECK_OFF;
     s->ticket = j->ticket = ++t->n_issued;
     if (PL_FAULT(tags, SLOT_OTHER, owner)) tags->fault->struck = tier_spoil(t, host, disk);
-    if (PL_FAULT(tags, LOAD_FREED, owner)) {
+    if (PL_FAULT(tags, LOAD_FREED, owner) && tags->fault->index-- == 0) {
         tags->fault->struck = true;
         pl_tags_force_free(tags, h.page);
     }

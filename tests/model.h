@@ -4,7 +4,7 @@
  * compared. An operation is a kind and three random numbers, which mean something whatever happened before, so that any
  * part of a list can be run again: a list that fails is shrunk by leaving operations out while it still fails. Every list
  * runs in a process of its own, which may also crash or hang.
- * PL_MODEL_OPS operations in all (10^6 without it), a third of them in each of the three programs; PL_MODEL_SEED is the
+ * PL_MODEL_OPS operations in all (10^6 without it), a quarter of them in each of the four programs; PL_MODEL_SEED is the
  * first seed (1), each seed gives 3,000 operations. */
 #include "base.h"
 #include <stdarg.h>
@@ -166,7 +166,7 @@ static int model_main(const model *m)
 {
     static op list[MODEL_LIST];
     const uint64_t first = model_setting("PL_MODEL_SEED", 1), all = model_setting("PL_MODEL_OPS", 1000000);
-    const uint64_t n = (all / 3 + MODEL_LIST - 1) / MODEL_LIST;
+    const uint64_t n = (all / 4 + MODEL_LIST - 1) / MODEL_LIST;
     model_report = mmap(NULL, sizeof *model_report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (model_report == MAP_FAILED) return 2;
     struct timespec t0, t1;

@@ -12,7 +12,7 @@ step() {
 tools/setup.sh dev || exit 1
 step "lint" tools/lint.sh build
 step "tests" make --no-print-directory test
-for part in kv prefix sched; do # 10^8 operations in all; a failure names its seed
+for part in kv prefix tier sched; do # 10^8 operations in all; a failure names its seed
   step "model of $part" env PL_MODEL_OPS=100000000 build/test_model_$part
 done
 step "a prompt of 30,000 tokens beside decodes" env PL_LONG=30000 build/pl-lua tests/lua/stall.lua
@@ -20,7 +20,7 @@ step "build with ASan and UBSan" make --no-print-directory asan
 step "tests under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure
 step "damaged models under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 build-asan/pl-lua tests/fuzz/models.lua 1000
 step "build with TSan" make --no-print-directory tsan
-step "tests under TSan" ctest --test-dir build-tsan --output-on-failure -R '^c/(linear|attend|engine|coll|mail|kv|tok|http)'
+step "tests under TSan" ctest --test-dir build-tsan --output-on-failure -R '^c/(linear|attend|engine|coll|mail|kv|tier|tok|http)'
 [ -x tests/gpu/simt_all ] && step "CUDA kernels on the CPU, all modes" tests/gpu/simt_all
 step "fuzzing" tests/fuzz/run short
 step "benchmarks" bench/run.sh build

@@ -1,4 +1,5 @@
--- A load on a small cache while policies are replaced, requests are cancelled and preempted and prefixes are shared:
+-- A load on a small cache, with host memory and a disk behind it, while policies are replaced, requests are cancelled
+-- and preempted and prefixes are shared:
 -- every finished answer is the one that the request gets alone, none is lost, and all pages come back.
 local model, bench = require "pl.model", require "pl.bench"
 local passed, failed = 0, 0
@@ -23,16 +24,21 @@ local policies = { "fair", "deadline", "longest_prefix_first", looping, "decode_
   function(s) error "mine" end,
   function(s) for r in s:running() do s:preempt(r) end end }
 
+local dir, PAGE = os.tmpname(), 64 * 4 * 2 * 32 * 2 * 2
+os.remove(dir)
+assert(os.execute(("mkdir '%s'"):format(dir)) == 0)
+
 io.stderr:write "messages about failing schedules are expected here\n"
-local started, round, preempted, cancelled, cached, failures = os.time(), 0, 0, 0, 0, 0
+local started, round, preempted, cancelled, cached, failures, spilled, loaded = os.time(), 0, 0, 0, 0, 0, 0, 0
 repeat
   round = round + 1
   local one = model.load(tiny, { batch = 1, context = 512, prefix = false, queue = 100 })
   local alone = bench.run(one, load(round))
   one:close()
-  -- eight at a time in twenty pages
-  local m = model.load(tiny, { batch = 8, cache_bytes = 20 * 64 * 4 * 2 * 32 * 2 * 2, context = 512, queue = 100,
-    tokens = 96 })
+  -- eight at a time in twenty pages; what they lose goes to ten more, and then to the disk, where another round may
+  -- find it
+  local m = model.load(tiny, { batch = 8, cache_bytes = 20 * PAGE, context = 512, queue = 100, tokens = 96,
+    host_cache_bytes = 10 * PAGE, disk_cache = dir, disk_cache_bytes = 30 * (PAGE + 4096) })
   local o, n = load(round), 0
   local answers
   function o.on_step(step)
@@ -62,13 +68,17 @@ repeat
   verdict(whole + (g.finished.cancelled or 0) == 48, "every request has an end")
   verdict(x.pages.free + x.idle_pages == 20 and x.pages.owned == x.idle_pages and x.pages.quarantined == 0,
     "all pages are free, or the prefix cache's own")
+  verdict(x.tier_host_damaged + x.tier_disk_damaged + x.tier_disk_errors == 0, "what comes back is what went")
+  spilled, loaded = spilled + x.tier_host_stored, loaded + x.tier_host_hits + x.tier_disk_hits
   preempted, cached, failures = preempted + x.preempted, cached + x.cached_tokens, failures + x.policy_failures
   m:close()
 until os.time() - started >= seconds
 os.remove(looping)
-local told = ("%d rounds from seed %d: preempted %d, cancelled %d, %d tokens cached, %d steps of failing policies")
-  :format(round, seed, preempted, cancelled, cached, failures)
-verdict(preempted > 0 and cached > 0 and failures > 0 and cancelled > 0, told)
+os.remove(dir .. "/perilune.pages")
+os.execute(("rmdir '%s'"):format(dir))
+local told = ("%d rounds from seed %d: preempted %d, cancelled %d, %d tokens cached, %d steps of failing policies, "
+  .. "%d pages copied out, %d back"):format(round, seed, preempted, cancelled, cached, failures, spilled, loaded)
+verdict(preempted > 0 and cached > 0 and failures > 0 and cancelled > 0 and spilled > 0 and loaded > 0, told)
 print(told)
 
 print(("%d passed, %d failed"):format(passed, failed))
