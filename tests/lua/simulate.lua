@@ -53,6 +53,18 @@ local small = run { cache_tokens = 6400, input = 300, output = 300 }
 verdict(small.preempted > 0 and small.finished + small.refused == 1500, "preempted " .. small.preempted)
 verdict(simulate.svg(small):find "^<svg .*</svg>\n$" ~= nil, "the drawing")
 verdict(run { queue = 10, rate = 0 }.refused > 0, "a full queue refuses")
+-- all at once: the engine holds a part of them, which shows in no figure
+for _, name in ipairs { "decode_first", "fair", "deadline" } do
+  local o = { policy = name, requests = 7000, rate = 0, tenants = 2, input = 20, output = 4, deadline = 15 }
+  local some = run(o)
+  o.queue = 7000
+  local all = run(o)
+  local count = all.late + all.finished
+  verdict(count == 7000 and some.late + some.finished == count and some.refused == 0, name .. ": none is refused")
+  verdict(some.late == all.late and some.late > 0 and near(some.seconds, all.seconds)
+    and near(some.ttft_s.mean, all.ttft_s.mean), ("%s: %d and %d late, %g and %g s"):format(name, some.late,
+    all.late, some.seconds, all.seconds))
+end
 local long = run { cache_tokens = 640, input = 300, output = 300 }
 verdict(long.too_long > 0 and long.finished > 0 and long.finished + long.too_long == 1500, "longer than the cache")
 long = run { input = 1e9, output = 1e9, lengths = "fixed", requests = 3 }
