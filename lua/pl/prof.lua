@@ -1,6 +1,6 @@
 -- The step trace of an engine (m:prof): where the time of its last steps went, by part of the step and by op of the
 -- recipe, as tables, as a summary, and in Chrome's trace format, which chrome://tracing and Perfetto show.
-local abi, json = require "pl.abi", require "pl.json"
+local abi, arg, json, schema = require "pl.abi", require "pl.arg", require "pl.json", require "pl.schema"
 local C = abi.C
 local M = {}
 
@@ -140,5 +140,8 @@ end
 --- One trace as such a text; and as a file.
 function Trace:chrome() return M.chrome { self } end
 function Trace:save(path) require("pl.file").write(path, self:chrome()) end
+
+arg.methods("t", Trace, arg.object("step trace", Trace), { summary = { "step?", schema.whole(1) }, chrome = {},
+  save = { "path", "string" } })
 
 return M

@@ -199,7 +199,8 @@ sweep_fields("pl.device", function(k, v) if v ~= 2 ^ 53 then dev.open { [k] = v 
 local m = model.load("tests/data/tiny-llama", { batch = 2, context = 64, threads = 1 })
 local tok = m:tokenizer()
 for name, good in pairs { generate = { m, { prompt = { 1 }, max_tokens = 1 } }, logits = { m, { 1 } }, score = { m, { 1 }, 2 },
-  ids = { m, "a" }, stops = { m }, tree = { m }, kv = { m, 16 }, plan = { m }, tokenizer = { m }, step = { m } } do
+  ids = { m, "a" }, stops = { m }, tree = { m }, kv = { m, 16 }, plan = { m }, tokenizer = { m }, step = { m },
+  prof = { m, { steps = 2 } } } do
   sweep("m:" .. name, m[name], good)
 end
 for name, good in pairs { encode = { tok, "a", { bos = true } }, decode = { tok, { 1 }, { specials = true } }, find = { tok, "a" },
@@ -207,6 +208,10 @@ for name, good in pairs { encode = { tok, "a", { bos = true } }, decode = { tok,
   sweep("tok:" .. name, tok[name], good)
 end
 sweep("tok:stream()", tok:stream(), { 1 })
+sweep_fields("m:prof", function(k, v) if v ~= 2 ^ 53 then m:prof { steps = 1, [k] = v } end end, { "steps", "nope" })
+m:prof { steps = 1 }
+local kept = m:prof()
+for name, good in pairs { summary = { kept, 1 }, chrome = { kept } } do sweep("t:" .. name, kept[name], good) end
 sweep_fields("m:generate", function(k, v)
   local o = { prompt = { 1 }, max_tokens = 1 }
   if k == "ids" then o.prompt = nil end
