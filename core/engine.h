@@ -18,6 +18,7 @@ typedef struct slot {
     uint64_t ticket;  /* of the pages that are being loaded for it */
     int32_t fetched;  /* one more than the pages that were cached when it last asked the tiers; 0: it has not */
     int32_t n_swap;   /* it was preempted, and so many of its pages are to be copied out before others */
+    int32_t furthest; /* tokens in the cache when it was preempted with most of them */
     int32_t planned;  /* its entry in the plan, -1: none */
     double last_s;    /* of the last token */
     int32_t *bias_id; /* own copies, that sample points to */
@@ -53,6 +54,7 @@ struct pl_engine {
     queue running, waiting, coming; /* coming: their prompts are still texts */
     const pl_request **seen;        /* [max_requests] as the step begins: those that run, then those that wait */
     int64_t n_submitted;
+    int64_t kept;        /* the request that is not preempted any more; it may have ended */
     int32_t n_deadlines; /* open requests that have one */
     pl_span *span;       /* the plan: [n_plan] */
     int32_t *who;        /* [n_plan] slot of each span */

@@ -321,6 +321,7 @@ typedef struct pl_engine_opts {
     const char *model;        /* what, beside the cache's layout, decides the numbers in a page */
     const pl_cost *cost;      /* instead of a program: time is the engine's own, answers are not computed */
 } pl_engine_opts;
+enum { PL_MAX_VAIN = 64 }; /* times that a request is preempted without getting further */
 enum { PL_WAITING = 0, PL_RUNNING = 1, PL_FINISHED = 2, PL_UNUSED = 3, PL_TOKENISING = 4 };
 enum {
     PL_FINISH_NONE = 0,
@@ -341,6 +342,8 @@ typedef struct pl_request { /* what a policy reads; written by C only */
     int32_t n_cached; /* tokens that the prefix cache had when the request last began */
     int32_t n_preempted;
     int32_t loading; /* pages that are on their way from a tier: until they are there it is not planned */
+    int32_t n_vain;  /* of these, since it last got further than before */
+    bool kept;       /* it was preempted in vain too often, and is not any more */
     int32_t priority, tenant;
     double arrived_s, deadline_s; /* pl_engine_now; deadline 0: none */
     double started_s, first_s;    /* of the first step, and of the first token; 0: not yet */
@@ -376,7 +379,7 @@ typedef struct pl_tier_figures { /* pages of a tier behind the prefix cache */
     bool off; /* not used any more, after errors in a row */
 } pl_tier_figures;
 typedef struct pl_metrics { /* since the engine was opened */
-    uint64_t steps, prompt_tokens, out_tokens, cached_tokens, submitted, refused, preempted;
+    uint64_t steps, prompt_tokens, out_tokens, cached_tokens, submitted, refused, preempted, preempt_refused;
     uint64_t finished[PL_N_FINISH];
     uint64_t mismatches; /* pages that were not their sequence's own */
     uint64_t scrubbed_pages, damaged_pages;
@@ -416,8 +419,9 @@ void pl_engine_look(pl_engine *e, pl_queue *out);
 /* n tokens of this request in the next step, fewer if the prefix cache has some of them. PL_EFULL: the step has no room;
  * PL_EPAGES: the cache has none; PL_EBUSY: a tier behind the prefix cache has some of them, and they are on their way. */
 int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens, pl_err *err);
-int pl_engine_preempt(pl_engine *e, int64_t id,
-                      pl_err *err);              /* gives its pages back; it waits, and computes them anew */
+/* Gives its pages back; it waits, and computes them anew. PL_ESTARVED: it was preempted in vain PL_MAX_VAIN times, and
+ * keeps its pages until it ends; one request at a time. */
+int pl_engine_preempt(pl_engine *e, int64_t id, pl_err *err);
 int32_t pl_engine_step_left(const pl_engine *e); /* tokens that the step can still take */
 int32_t pl_engine_rows_left(const pl_engine *e); /* requests that it can still take */
 /* Pages that are not taken by the plan, nor still to come for prompts that have begun; with what the prefix cache can

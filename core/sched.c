@@ -509,16 +509,38 @@ int pl_engine_plan(pl_engine *e, int64_t id, int32_t n, pl_err *err)
     return PL_OK;
 }
 
+/* A policy may preempt requests for ever. One that never gets further has its turn at last: it alone, for two that may not
+ * be preempted could wait for each other's pages, and one request always fits. */
+static bool is_kept(pl_engine *e, int32_t i)
+{
+    pl_request *r = &e->req[i];
+    if (r->n_done > e->slot[i].furthest) {
+        e->slot[i].furthest = r->n_done;
+        r->n_vain = 0;
+    }
+    if (r->n_vain >= PL_MAX_VAIN && pl_sched_find(e, e->kept) < 0) {
+        e->kept = r->id;
+        r->kept = true;
+    }
+    return r->kept;
+}
+
 int pl_engine_preempt(pl_engine *e, int64_t id, pl_err *err)
 {
     const int32_t i = pl_sched_find(e, id);
     if (i < 0 || e->req[i].state != PL_RUNNING)
         return pl_fail(err, PL_ENAME, "preempt: no running request %lld", (long long)id);
+    if (is_kept(e, i)) {
+        e->m.preempt_refused++;
+        return pl_fail(err, PL_ESTARVED, "preempt: request %lld was preempted %d times in vain", (long long)id,
+                       e->req[i].n_vain);
+    }
     unplan(e, i);
     pl_sched_publish(e, i);
     const int32_t n_public = e->slot[i].n_public;
     undo_begin(e, i);
     e->req[i].n_preempted++;
+    e->req[i].n_vain++;
     e->m.preempted++;
     move(e, i, PL_WAITING);
     swap_out(e, i, n_public);

@@ -69,12 +69,14 @@ function State:waiting()
   end
 end
 
---- The request that runs and would go last: of the lowest priority, then the youngest; nil if none runs.
+--- The request that runs and would go last: of the lowest priority, then the youngest; nil if none runs that can be
+--- preempted.
 function State:youngest()
   open(self, "youngest")
   local q = self._queue
   for i = q.n_running - 1, 0, -1 do
-    if q.running[i].state == C.PL_RUNNING then return q.running[i][0] end
+    local r = q.running[i]
+    if r.state == C.PL_RUNNING and not r.kept then return r[0] end
   end
 end
 
@@ -119,12 +121,13 @@ end
 function State:decode(r) return self:prefill(r, 1) end
 
 --- Give back the pages of a request that runs; it waits again, and what is not in the prefix cache is computed
---- anew.
+--- anew. False for one that was preempted 64 times without getting further: it goes on to its end.
 function State:preempt(r)
   open(self, "preempt")
   local id = tonumber(r.id)
-  check(C.pl_engine_preempt(self._ptr, r.id, e))
+  if not check(C.pl_engine_preempt(self._ptr, r.id, e)) then return false end
   if self._planned[id] then self._planned[id], self._plans = nil, self._plans - 1 end
+  return true
 end
 
 --- Is anything planned for this step yet? Are there copies to wait for, where nothing can be?
@@ -474,8 +477,9 @@ function Engine:set_policy(p)
 end
 
 local counters = { "steps", "prompt_tokens", "out_tokens", "cached_tokens", "submitted", "refused", "preempted",
-  "mismatches", "scrubbed_pages", "damaged_pages", "n_running", "n_waiting", "n_tokenising", "idle_pages",
-  "evicted_pages", "spill_missed", "preempted_swap", "preempted_recompute", "n_copies", "copied_bytes", "copy_s" }
+  "preempt_refused", "mismatches", "scrubbed_pages", "damaged_pages", "n_running", "n_waiting", "n_tokenising",
+  "idle_pages", "evicted_pages", "spill_missed", "preempted_swap", "preempted_recompute", "n_copies", "copied_bytes",
+  "copy_s" }
 local tier_counters = { "hits", "stored", "dropped", "damaged", "errors", "pages", "capacity" }
 local times = { "ttft_s", "itl_s", "e2e_s", "queue_s", "prompt_len", "out_len", "step_tokens" }
 

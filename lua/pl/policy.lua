@@ -17,8 +17,8 @@ local function decode_all(s)
     while not s:decode(r) do
       if s.tokens.left == 0 or s.rows.left == 0 then return end
       local last = s:youngest()
-      s:preempt(last)
-      if last.id == r.id then break end
+      if not last then break end
+      if s:preempt(last) and last.id == r.id then break end
     end
   end
 end

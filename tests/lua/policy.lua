@@ -39,9 +39,9 @@ local function run(schedule, o, priority)
   end
   local out = {}
   for i = 1, 4 do out[i] = table.concat(rs[i].ids, " ") end
-  local failures = m.engine.policy_counter.failures
+  local failures, metrics = m.engine.policy_counter.failures, m:metrics()
   m:close()
-  return table.concat(out, "\n"), failures, order, steps
+  return table.concat(out, "\n"), failures, order, steps, metrics
 end
 
 local want, failures, order = run "pl.policy.decode_first"
@@ -51,10 +51,10 @@ local same_tokens, _, by_priority = run("pl.policy.decode_first", nil, true)
 verdict(same_tokens == want and by_priority[1] == 4, "the highest priority first")
 
 local function same(schedule, what, fails)
-  local got, n, o, steps = run(schedule)
+  local got, n, o, steps, metrics = run(schedule)
   verdict(got == want, what .. ": other tokens")
   verdict((n > 0) == (fails or false), ("%s: failed %d times"):format(what, n))
-  return o, steps
+  return o, steps, metrics
 end
 local last_first = [[function(s)
     for r in s:running() do s:decode(r) end
@@ -70,7 +70,7 @@ verdict(o[1] == 4, "last come, first served: request " .. o[1])
 same("function(s) for r in s:running() do s:decode(r) end for r in s:waiting() do s:prefill(r, 1) end end",
   "one token at a time")
 
-io.stderr:write "six messages about failing schedules are expected here\n"
+io.stderr:write "seven messages about failing schedules are expected here\n"
 same("function(s) error 'mine' end", "an error", true)
 same("function(s) while true do pcall(function() while true do end end) end end", "an endless loop", true)
 same("function(s) for r in s:waiting() do r.left = 1000 end end", "writing to a record", true)
@@ -89,6 +89,15 @@ same([[function(s)
     for i = 1, 8 do kept[i] = ("x"):rep(2 ^ 20 - i) end
     return pl.policy.decode_first(s)
   end]], "a schedule that makes 8 MB in each step and keeps none")
+
+-- what always begins anew never ends, if nothing keeps it
+local _, steps, x = same([[function(s)
+    for r in s:running() do if not s:preempt(r) then s:decode(r) end end
+    for r in s:waiting() do if r.n_done > 0 then s:preempt(r) end end
+    for r in s:waiting() do if s.tokens.left > 0 then s:prefill(r, math.min(r.left, s.tokens.left)) end end
+  end]], "a schedule that preempts everything for ever", true)
+verdict(x.preempt_refused > 0 and x.preempted >= 64 and x.pages.owned == x.idle_pages,
+  ("preempted %d times, refused %d times, in %d steps"):format(x.preempted, x.preempt_refused, steps))
 
 -- cancelling
 local m = model.load("tests/data/tiny-llama", { batch = 2, context = 128, queue = 0 })
