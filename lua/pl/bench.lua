@@ -61,6 +61,9 @@ function M.run(m, o)
       steps = steps + 1
       settle()
       if o.on_step then o.on_step(steps) end
+    elseif m.engine:wait(next_request.t - now) == nil then
+      C.pl_host_interrupted(true)
+      err.raise("interrupted", nil, "ECANCEL")
     end
   end
   local s = C.pl_now_s() - start

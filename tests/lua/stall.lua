@@ -243,6 +243,19 @@ for i, policy in ipairs(require("pl.policy").names) do
   for k = 1, 8 do verdict(#decodes[k].ids == 100, policy .. ": the others' answers") end
   m:close()
 end
+
+-- 8. A load with pauses sleeps in them.
+do
+  local m, waits = load(), 0
+  local wait = m.engine.wait
+  function m.engine.wait(...)
+    waits = waits + 1
+    return wait(...)
+  end
+  local f = require("pl.bench").run(m, { requests = 4, rate = 10, input = 5, output = 2 })
+  verdict(f.requests == 4 and waits >= 1 and waits <= 8, ("%d waits for 4 requests"):format(waits))
+  m:close()
+end
 os.execute("rm -rf " .. tiny)
 
 print(("%d passed, %d failed"):format(passed, failed))
