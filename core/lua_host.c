@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 int luaopen_cjson(lua_State *L);
 
@@ -26,6 +27,8 @@ typedef struct block {
 typedef struct capped {
     size_t used[N_OWNERS], cap; /* cap: of the owner at work; 0: none */
     int64_t owner;
+    double left, until_s; /* of the function that `bounded` runs: instructions, and its thread's time */
+    const char *over;     /* the limit that it hit; NULL: none */
 } capped;
 
 static void *alloc_capped(void *arg, void *p, size_t old, size_t n)
@@ -75,6 +78,72 @@ static int load_limit(lua_State *L)
     return 1;
 }
 
+/* bounded(f, instructions, seconds, ...): f(...) in a coroutine of its own, which is left where it stands when a limit is
+ * hit: no pcall of f's can swallow that, as it could an error. Returns true; false, the error and the coroutine; or nil,
+ * the limit and the coroutine. Compiled code asks no hook: the caller sees to it that nothing of f is compiled. */
+enum { TICK = 100 };
+
+static double thread_time_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void tick(lua_State *L, lua_Debug *ar)
+{
+    void *arg;
+    (void)ar;
+    (void)lua_getallocf(L, &arg);
+    capped *c = arg;
+    c->left -= TICK;
+    if (!c->over) c->over = c->left < 0 ? "instructions" : thread_time_s() > c->until_s ? "seconds" : NULL;
+    if (!c->over) return;
+    lua_sethook(L, tick, LUA_MASKCOUNT, 1); /* f's own coroutines and callbacks go on for an instruction each */
+    lua_yield(L, 0);
+}
+
+static int run_bounded(lua_State *L)
+{
+    capped *c = lua_touserdata(L, lua_upvalueindex(1));
+    const lua_Hook hook = lua_gethook(L);
+    const int mask = lua_gethookmask(L), count = lua_gethookcount(L), n = lua_gettop(L) - 3;
+    lua_State *co = lua_newthread(L);
+    lua_insert(L, 1);
+    c->left = luaL_checknumber(L, 3);
+    c->until_s = thread_time_s() + luaL_checknumber(L, 4);
+    c->over = NULL;
+    lua_pushvalue(L, 2);
+    lua_xmove(L, co, 1);
+    lua_xmove(L, co, n);
+    lua_sethook(co, tick, LUA_MASKCOUNT, TICK);
+    const int rc = lua_resume(co, n);
+    lua_sethook(co, hook, mask, count);
+    if (rc == 0) {
+        lua_pushboolean(L, 1);
+        return 1;
+    }
+    if (rc == LUA_YIELD && c->over) {
+        lua_pushnil(L);
+        lua_pushstring(L, c->over);
+    } else {
+        lua_pushboolean(L, 0);
+        if (rc == LUA_YIELD)
+            lua_pushliteral(L, "it yields");
+        else
+            lua_xmove(co, L, 1);
+    }
+    lua_pushvalue(L, 1);
+    return 3;
+}
+
+static int load_bounded(lua_State *L)
+{
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_pushcclosure(L, run_bounded, 1);
+    return 1;
+}
+
 static int load_module(lua_State *L) /* upvalue: the embedded file */
 {
     const pl_embedded *e = lua_touserdata(L, lua_upvalueindex(1));
@@ -119,6 +188,9 @@ static void preload(lua_State *L, capped *memory)
     lua_pushlightuserdata(L, memory);
     lua_pushcclosure(L, load_limit, 1);
     lua_setfield(L, -2, "pl.host.limit");
+    lua_pushlightuserdata(L, memory);
+    lua_pushcclosure(L, load_bounded, 1);
+    lua_setfield(L, -2, "pl.host.bounded");
     lua_pushcfunction(L, load_recipes);
     lua_setfield(L, -2, "pl.recipes.text");
     lua_pushcfunction(L, luaopen_cjson);

@@ -2,6 +2,7 @@
 -- out.
 local abi, err, policy, schema = require "pl.abi", require "pl.err", require "pl.policy", require "pl.schema"
 local cache, front, json = require "pl.cache", require "pl.front", require "pl.json"
+local sandbox, jit = require "pl.sandbox", require "jit"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -471,9 +472,24 @@ end
 --- Another policy from the next step on: a name, a function, or a file that returns one. What it is replaced by is
 --- loaded first: an error leaves the present one.
 function Engine:set_policy(p)
-  local schedule, box = p, nil
-  if type(p) ~= "function" then schedule, box = policy.load(p) else require("jit").off(p, true) end -- limits are hooks
-  self.run_policy = policy.runner(schedule, box or require("pl.sandbox").new {}, self.policy_counter)
+  local schedule, box, own = p, nil, type(p) == "function" and not policy.is_ours(p)
+  if type(p) == "string" then schedule, box = policy.load(p) end
+  self.run_policy = policy.runner(schedule, own and sandbox.session() or box, self.policy_counter)
+  self:interpret(own)
+end
+
+-- Compiled code asks no hook, and a session's policy may call whatever the session has: while an engine has one,
+-- nothing is compiled, and what was is forgotten.
+local interpreting = setmetatable({}, { __mode = "k" })
+function Engine:interpret(on)
+  local was = interpreting[self]
+  interpreting[self] = on or nil
+  if on then
+    jit.off()
+    jit.flush()
+  elseif was and next(interpreting) == nil then
+    jit.on()
+  end
 end
 
 local counters = { "steps", "prompt_tokens", "out_tokens", "cached_tokens", "submitted", "refused", "preempted",
@@ -575,6 +591,7 @@ end
 function Engine:close()
   self:between_steps "close"
   if self.front then self.front:close() end
+  self:interpret(false)
   if self.ptr then C.pl_engine_close(abi.gc(self.ptr, nil)) end
   C.pl_kv_close(self.kv)
   self.ptr, self.kv = nil, nil

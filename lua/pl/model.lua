@@ -323,7 +323,8 @@ function Model:calibrate(prompt, window)
   return scales, #ids
 end
 
---- Another policy from the next step on: a name, a function(s), or a file that returns one.
+--- Another policy from the next step on: a name, a file that returns a function(s), or such a function, which may use
+--- what the session has (while it is there, the session runs uncompiled).
 function Model:set_policy(p) self.engine:set_policy(p) end
 --- Records of pages that a step found in other hands, the oldest first, at most the last 100: { request =, page =,
 --- index = (in its block table), state =, expected =, found = (tags), owners = { { owner =, tag = }, ... } (newest

@@ -92,6 +92,8 @@ for _, name in ipairs(M.names) do checked[name] = takes end
 arg.functions("pl.policy", M, checked)
 local ours = {}
 for _, name in ipairs(M.names) do ours[M[name]] = true end
+--- Is this function one of the policies above?
+function M.is_ours(f) return ours[f] ~= nil end
 
 --- A policy by name, or from a file that returns function(s): the function, and the box that it runs in.
 function M.load(name)

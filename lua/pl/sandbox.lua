@@ -5,6 +5,7 @@ local err = require "pl.err"
 local jit = require "jit"
 local string, table, math, coroutine = string, table, math, coroutine
 local pcall, xpcall, error, select, type, tostring = pcall, xpcall, error, select, type, tostring
+local bounded = require "pl.host.bounded"
 local limit_memory = require "pl.host.limit" -- a cap on the state's allocator: a hook would come too late
 local M = {}
 
@@ -367,5 +368,43 @@ end
 local step_limits = { instructions = 2e6, seconds = 0.25, megabytes = 64, in_all = true }
 --- f(...) within a step: tighter limits, no lines followed.
 function Box:step(f, ...) return guarded(self, step_limits, count_only, f, ...) end
+
+-- The line that a coroutine stands at, of the session's own code.
+local function place_of(co)
+  for level = 0, 80 do
+    local i = debug.getinfo(co, level, "Sl")
+    if not i then return nil end
+    if i.what ~= "C" and i.currentline > 0 and not i.source:find "^@lua/pl/" then
+      return i.source:match "^[@=]?(.*)", i.currentline
+    end
+  end
+end
+
+--- A box for policies that are functions of the session: they may use all that the session has, so that nothing here
+--- can make limits stick to errors. Instead they are left where they stand when one is hit. The compiler must be off.
+function M.session()
+  local box = M.new {}
+  function box.step(_, f, ...)
+    local strings, l = debug.getmetatable "", step_limits
+    local whole, bytes = strings.__index, l.megabytes * 2 ^ 20
+    if limit_memory "policy" > bytes / 2 then collectgarbage() end
+    strings.__index = box.string
+    limit_memory("policy", bytes)
+    local ok, what, co = limit_memory(nil, bounded(f, l.instructions, l.seconds, ...))
+    strings.__index = whole
+    if ok then return end
+    if ok == nil then
+      local file, line = place_of(co)
+      error(err.new(("the policy ran for more than %g %s"):format(l[what], what), nil, file, line), 0)
+    end
+    if err.is(what) then error(what, 0) end
+    if what == "not enough memory" then what = ("the policy used more than %g MB"):format(l.megabytes) end
+    if type(what) ~= "string" then what = "error object is a " .. type(what) end
+    local file, line, msg = what:match "^(..-):(%d+): (.*)$"
+    if file then error(err.new(msg, nil, file, tonumber(line)), 0) end
+    error(err.new(what, nil, place_of(co)), 0)
+  end
+  return box
+end
 
 return M

@@ -99,6 +99,63 @@ local _, steps, x = same([[function(s)
 verdict(x.preempt_refused > 0 and x.preempted >= 64 and x.pages.owned == x.idle_pages,
   ("preempted %d times, refused %d times, in %d steps"):format(x.preempted, x.preempt_refused, steps))
 
+-- functions of the session, which can use all it has: limits hold for what they call, compiled before or not, and no
+-- pcall swallows them
+do
+  local m = model.load("tests/data/tiny-llama", { batch = 4, tokens = 16, context = 128, act = "f32", prefix = false })
+  local function spin(n)
+    local sum = 0
+    for i = 1, n do sum = sum + i end
+    return sum
+  end
+  for _ = 1, 100 do spin(1000) end
+  local kept, asked = {}, 0
+  local function forever() while true do pcall(function() while true do spin(10) end end) end end
+  local bad = {
+    function() spin(1e15) end, forever,
+    function() while true do pcall(coroutine.wrap(forever)) end end,
+    function() while true do pcall(table.sort, { 3, 2, 1 }, forever) end end,
+    function() pcall(function() for i = 1, 2 ^ 20 do kept[i] = ("x"):rep(2 ^ 19 + i) end end) end,
+    function() coroutine.yield() end, function() error {} end, function() return kept.x.y end,
+  }
+  local good = function(s)
+    asked = asked + 1
+    for r in s:running() do s:decode(r) end
+    for r in s:waiting() do s:prefill(r, math.min(r.left, s.tokens.left)) end
+  end
+  local function answers(p)
+    local rs, out, before = {}, {}, m:metrics().policy_failures
+    m:set_policy(p)
+    for i = 1, 4 do
+      local ids = {}
+      for k = 1, i * 9 do ids[k] = (i * 31 + k * 7) % 1000 + 3 end
+      rs[i] = m:submit { ids = ids, max_tokens = 6, ignore_eos = true }
+    end
+    while m:step() > 0 do end
+    for i = 1, 4 do out[i] = table.concat(rs[i].ids, " ") end
+    return table.concat(out, "\n"), m:metrics().policy_failures - before
+  end
+  io.stderr:write "eight messages about failing schedules are expected here\n"
+  local stderr, lines = io.stderr, {}
+  io.stderr = { write = function(_, ...) lines[#lines + 1] = table.concat { ... } end } -- luacheck: ignore
+  for i, p in ipairs(bad) do
+    local got, n = answers(p)
+    kept = { #kept }
+    verdict(got == want and n > 0, ("session function %d: failed %d times"):format(i, n))
+  end
+  io.stderr = stderr -- luacheck: ignore
+  stderr:write(table.concat(lines, "\n"), "\n")
+  verdict(lines[1]:find "tests/lua/policy.lua:%d+: the policy ran for more than 2e%+06 instructions" ~= nil, lines[1])
+  verdict(not jit.status(), "nothing is compiled while the session has a policy of its own")
+  local got, n = answers(good)
+  verdict(got == want and n == 0 and asked > 0, "a good one")
+  m:set_policy "fair"
+  verdict(jit.status(), "and then again")
+  m:set_policy(good)
+  m:close()
+  verdict(jit.status(), "also when the model is closed")
+end
+
 -- cancelling
 local m = model.load("tests/data/tiny-llama", { batch = 2, context = 128, queue = 0 })
 local a = m:submit { ids = { 5, 6, 7 }, max_tokens = 50, ignore_eos = true }
