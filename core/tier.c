@@ -240,9 +240,10 @@ static bool spill(pl_tier *t, pl_hold h, const pl_key *key, bool to_disk)
 static tier_slot *full(const pl_tier *t, const pl_key *key, int32_t *host, int32_t *disk)
 {
     *host = tier_find(&t->host, key);
+    *disk = -1;
     if (*host >= 0 && t->host.slot[*host].state == SLOT_FULL) return &t->host.slot[*host];
     *host = -1;
-    *disk = has_disk(t) ? tier_find(&t->disk, key) : -1;
+    if (has_disk(t)) *disk = tier_find(&t->disk, key);
     return *disk >= 0 && t->disk.slot[*disk].state == SLOT_FULL ? &t->disk.slot[*disk] : NULL;
 }
 

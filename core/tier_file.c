@@ -90,8 +90,9 @@ bool tier_file_look(const tier_file *f, int32_t i, pl_key *key, uint64_t *digest
 {
     header h;
     if (transfer(f->fd, (uint8_t *)&h, sizeof h, i * f->slot_bytes, false)) return false;
-    if (memcmp(h.magic, magic, sizeof magic) || h.version != VERSION || h.checksum != checksum(&h)) return false;
-    if (h.slot != (uint32_t)i || h.page_bytes != f->page_bytes || memcmp(&h.identity, &f->identity, sizeof h.identity))
+    if (memcmp(h.magic, magic, sizeof magic) != 0 || h.version != VERSION || h.checksum != checksum(&h)) return false;
+    if (h.slot != (uint32_t)i || h.page_bytes != f->page_bytes ||
+        memcmp(&h.identity, &f->identity, sizeof h.identity) != 0)
         return false;
     *key = h.key;
     *digest = h.digest;

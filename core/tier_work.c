@@ -1,5 +1,6 @@
 /* tier_work.c: the thread that copies. It touches the page, the slots and the file that its job names, and nothing else:
- * what a copy means is found out by the engine's thread when it has ended. */
+ * what a copy means is found out by the engine's thread when it has ended. (On a CUDA device copies go through the device's
+ * one stream: right, but in turn with the steps. A stream of their own is still to come.) */
 #include "mem.h"
 #include "tier_impl.h"
 #include <errno.h>
