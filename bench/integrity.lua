@@ -4,9 +4,9 @@
 -- per round the ratio to `off` of throughput and of the 95th percentile between tokens. Prints medians over rounds and
 -- appends rows to bench/results/integrity.csv. Run by pl-lua.
 local model, bench, util = require "pl.model", require "pl.bench", dofile "bench/util.lua"
-local path, rounds = arg[1], tonumber(arg[2] or 7)
-local requests, concurrency = tonumber(arg[3] or 48), tonumber(arg[4] or 16)
-local input, output = tonumber(arg[5] or 200), tonumber(arg[6] or 64)
+local path, rounds = arg[1], tonumber(arg[2] or 5)
+local requests, concurrency = tonumber(arg[3] or 24), tonumber(arg[4] or 8)
+local input, output = tonumber(arg[5] or 96), tonumber(arg[6] or 64)
 local act = os.getenv "ACT" or "bf16"
 
 local variants = { { name = "off", check = "off" }, { name = "pages", check = "pages" },
