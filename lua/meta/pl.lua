@@ -120,7 +120,7 @@ function model:close() end
 ---@class pl.prof # prints as a summary
 ---@field name string
 ---@field file string
----@field program { name: string, line: integer? }[]
+---@field program { name: string, line: integer }[]
 ---@field steps pl.prof.step[]
 local prof = {}
 ---@param step? integer of one step alone

@@ -235,13 +235,14 @@ local function traced(o, args)
     end
   end
   local _, line = err.where()
+  line = line or tr.last_line
   local outs = {}
   for i, p in ipairs(o.outs) do
-    outs[i] = sym.new(out_shape(o, p, bound), ("%s, line %d"):format(o.name, line or 0))
+    outs[i] = sym.new(out_shape(o, p, bound), ("%s, line %d"):format(o.name, line))
     local first = args[o.ins[1].name]
     if sharding[o.name] then sharding[o.name](o, args, outs[i]) else outs[i].cut = first.cut end
   end
-  tr:record(o, args, outs, line or 0, notes)
+  tr:record(o, args, outs, line, notes)
   for i, s in ipairs(outs) do outs[i] = sym.handle(s) end
   return unpack(outs)
 end

@@ -19,14 +19,14 @@ local function program_of(prog)
     local op = C.pl_prog_op_at(prog, i, line)
     if op < 0 then break end
     i = i + 1
-    list[i] = { name = abi.string(C.pl_op_name(op)), line = line[0] > 0 and line[0] or nil }
+    list[i] = { name = abi.string(C.pl_op_name(op)), line = line[0] }
   end
   return list
 end
 
---- The steps that an engine has kept: { name, file (the recipe's), program = { { name, line } of each op }, steps }. An
---- op has no line where `return f(x)` hid it. Of each step, the oldest first:
---- number, start_s, total_s, tokens, spans, rows, parts = { plan = s, ... }, op_s = { s of each op }.
+--- The steps that an engine has kept: { name, file (the recipe's), program = { { name, line } of each op }, steps }.
+--- Of each step, the oldest first: number, start_s, total_s, tokens, spans, rows, parts = { plan = s, ... }, op_s =
+--- { s of each op }.
 function M.read(ptr, prog, name, file)
   local t = setmetatable({ name = name, file = file, program = program_of(prog), steps = {} }, Trace)
   local s = C.pl_engine_traced(ptr, 0)
@@ -49,7 +49,7 @@ function Trace:summary(only)
   local rest, at = 0, {}
   for i, part in ipairs(M.parts) do f.parts[i] = { name = part, s = 0, calls = #steps } end
   for k, o in ipairs(self.program) do
-    local key = o.name .. (o.line or 0)
+    local key = o.name .. o.line
     if not at[key] then
       at[key] = { name = o.name, line = o.line, s = 0, calls = 0 }
       f.ops[#f.ops + 1] = at[key]
@@ -72,7 +72,7 @@ function Trace:summary(only)
   end
   table.sort(f.ops, function(a, b)
     if a.s ~= b.s then return a.s > b.s end
-    if a.line ~= b.line then return (a.line or 0) < (b.line or 0) end
+    if a.line ~= b.line then return a.line < b.line end
     return a.name < b.name
   end)
   return f
@@ -91,7 +91,7 @@ Trace.__tostring = function(t)
     out[#out + 1] = ("  %-12s %5s %7s %9s %14s   lines of %s"):format("op", "line", "share", "calls", "mean",
       t.file or "?")
   end
-  for _, r in ipairs(f.ops) do row(r.name, r.line or "-", r) end
+  for _, r in ipairs(f.ops) do row(r.name, r.line, r) end
   return table.concat(out, "\n")
 end
 
@@ -108,7 +108,7 @@ function M.chrome(traces)
   for pid, t in ipairs(traces) do
     local quoted, lines = {}, {}
     for k, o in ipairs(t.program) do
-      quoted[k], lines[k] = json.encode(o.name), o.line and ('"line":%d'):format(o.line) or ""
+      quoted[k], lines[k] = json.encode(o.name), ('"line":%d'):format(o.line)
     end
     out[#out + 1] = ('{"ph":"M","pid":%d,"name":"process_name","args":{"name":%s}}'):format(pid, json.encode(t.name))
     out[#out + 1] = ('{"ph":"M","pid":%d,"tid":1,"name":"thread_name","args":{"name":"steps"}}'):format(pid)

@@ -151,10 +151,17 @@ function kv_mt.__index(h, k)
 end
 function kv_mt.__newindex(_, k) err.raise(("the cache cannot be changed: '%s' is set"):format(tostring(k))) end
 
+-- The last line of a function that does something: `return f(x)` leaves no frame, so what f does is counted there.
+local function last_line(f)
+  local last = 0
+  for line in pairs(debug.getinfo(f, "L").activelines) do last = math.max(last, line) end
+  return last
+end
+
 -- A trace of a model for a pool, and what forward is called with.
 local function new(model, pool)
   local tr = setmetatable({ pool = pool, values = {}, n_values = 0, ops = {}, of = {}, used = {}, declared = {},
-    consts = {}, filled = {} }, Trace)
+    consts = {}, filled = {}, last_line = last_line(model.forward) }, Trace)
   tr:at_layer(nil)
   for _, w in ipairs(model.weight_list) do tr.declared[w] = true end
   local function input(name, shape)
