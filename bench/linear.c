@@ -110,6 +110,8 @@ static void new_packed(pl_tensor *out, pl_dev *d, int32_t dtype, int64_t n, int6
         s ^= s << 17;
         ((uint8_t *)w.data)[i] = (uint8_t)(s >> 40) & 0xbf; /* no infinities in any format */
     }
+    for (int64_t i = 0; dtype == PL_NVFP4 && i < bytes; i += 22)
+        memset((uint8_t *)w.data + i, 0x3b, 4); /* one float a tensor */
     if (pl_dev_pack(d, out, &w, NULL, &e) < 0) die(&e);
     pl_tensor_release(&w);
 }
@@ -175,8 +177,9 @@ static void row(pl_stream *s, const char *name, const pl_tensor *w, int n_w, int
 
 int main(int argc, char **argv)
 {
-    static const int32_t all[] = {PL_F32,  PL_F16,  PL_BF16, PL_F8,   PL_Q4_0, PL_Q4_1,
-                                  PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
+    static const int32_t all[] = {PL_F32,   PL_F16,    PL_BF16,  PL_F8,    PL_Q4_0,   PL_Q4_1,  PL_Q5_0,  PL_Q5_1,
+                                  PL_Q8_0,  PL_Q4_K,   PL_Q5_K,  PL_Q6_K,  PL_IQ4_NL, PL_MXFP4, PL_NVFP4, PL_I4G32,
+                                  PL_I4G64, PL_I4G128, PL_U4G32, PL_U4G64, PL_U4G128, PL_F8G32, PL_F8G64, PL_F8G128};
     static const int64_t all_m[] = {1, 2, 4, 8, 16, 64, 512};
     bool want[PL_N_DTYPES] = {false}, any = false, layers = false;
     int64_t only_m = 0, k = 1536, n = 0, threads_only = 0;

@@ -1,18 +1,39 @@
-/* dtype.c: the table of formats. The block formats are decoded in quant.c. */
+/* dtype.c: the table of formats. The block formats are defined in quant*.c, a file a family. */
 #include "dtype.h"
-#include "quant.h"
 #include <stddef.h>
 
+/* clang-format off */
 static const pl_dtype_info table[PL_N_DTYPES] = {
-    [PL_F32] = {"f32", 1, 4, 0, "F32"},       [PL_F16] = {"f16", 1, 2, 1, "F16"},
-    [PL_BF16] = {"bf16", 1, 2, 30, "BF16"},   [PL_F8] = {"f8", 1, 1, -1, "F8_E4M3"},
-    [PL_I32] = {"i32", 1, 4, 26, "I32"},      [PL_I64] = {"i64", 1, 8, 27, "I64"},
-    [PL_U8] = {"u8", 1, 1, -1, "U8"},         [PL_Q4_0] = {"q4_0", 32, 18, 2, NULL},
-    [PL_Q4_1] = {"q4_1", 32, 20, 3, NULL},    [PL_Q5_0] = {"q5_0", 32, 22, 6, NULL},
-    [PL_Q5_1] = {"q5_1", 32, 24, 7, NULL},    [PL_Q8_0] = {"q8_0", 32, 34, 8, NULL},
-    [PL_Q4_K] = {"q4_k", 256, 144, 12, NULL}, [PL_Q5_K] = {"q5_k", 256, 176, 13, NULL},
-    [PL_Q6_K] = {"q6_k", 256, 210, 14, NULL},
+    /*            name    block bytes gguf hf         values    not finite */
+    [PL_F32]    = {"f32",      1,   4,   0, "F32",     NULL,      NULL},
+    [PL_F16]    = {"f16",      1,   2,   1, "F16",     NULL,      NULL},
+    [PL_BF16]   = {"bf16",     1,   2,  30, "BF16",    NULL,      NULL},
+    [PL_F8]     = {"f8",       1,   1,  -1, "F8_E4M3", NULL,      NULL},
+    [PL_I32]    = {"i32",      1,   4,  26, "I32",     NULL,      NULL},
+    [PL_I64]    = {"i64",      1,   8,  27, "I64",     NULL,      NULL},
+    [PL_U8]     = {"u8",       1,   1,  -1, "U8",      NULL,      NULL},
+    [PL_Q4_0]   = {"q4_0",    32,  18,   2, NULL,      pl_q4_0,   pl_bad_d},
+    [PL_Q4_1]   = {"q4_1",    32,  20,   3, NULL,      pl_q4_1,   pl_bad_d_m},
+    [PL_Q5_0]   = {"q5_0",    32,  22,   6, NULL,      pl_q5_0,   pl_bad_d},
+    [PL_Q5_1]   = {"q5_1",    32,  24,   7, NULL,      pl_q5_1,   pl_bad_d_m},
+    [PL_Q8_0]   = {"q8_0",    32,  34,   8, NULL,      pl_q8_0,   pl_bad_d},
+    [PL_Q4_K]   = {"q4_k",   256, 144,  12, NULL,      pl_q4_k,   pl_bad_d_m},
+    [PL_Q5_K]   = {"q5_k",   256, 176,  13, NULL,      pl_q5_k,   pl_bad_d_m},
+    [PL_Q6_K]   = {"q6_k",   256, 210,  14, NULL,      pl_q6_k,   pl_bad_q6_k},
+    [PL_IQ4_NL] = {"iq4_nl",  32,  18,  20, NULL,      pl_iq4_nl, pl_bad_d},
+    [PL_MXFP4]  = {"mxfp4",   32,  17,  39, NULL,      pl_mxfp4,  pl_bad_mxfp4},
+    [PL_NVFP4]  = {"nvfp4",   32,  22,  -1, NULL,      pl_nvfp4,  pl_bad_nvfp4},
+    [PL_I4G32]  = {"i4g32",   32,  18,  -1, NULL,      pl_i4g32,  pl_bad_i4},
+    [PL_I4G64]  = {"i4g64",   64,  34,  -1, NULL,      pl_i4g64,  pl_bad_i4},
+    [PL_I4G128] = {"i4g128", 128,  66,  -1, NULL,      pl_i4g128, pl_bad_i4},
+    [PL_U4G32]  = {"u4g32",   32,  19,  -1, NULL,      pl_u4g32,  pl_bad_d},
+    [PL_U4G64]  = {"u4g64",   64,  35,  -1, NULL,      pl_u4g64,  pl_bad_d},
+    [PL_U4G128] = {"u4g128", 128,  67,  -1, NULL,      pl_u4g128, pl_bad_d},
+    [PL_F8G32]  = {"f8g32",   32,  36,  -1, NULL,      pl_f8g32,  pl_bad_f8g32},
+    [PL_F8G64]  = {"f8g64",   64,  68,  -1, NULL,      pl_f8g64,  pl_bad_f8g64},
+    [PL_F8G128] = {"f8g128", 128, 132,  -1, NULL,      pl_f8g128, pl_bad_f8g128},
 };
+/* clang-format on */
 
 const pl_dtype_info *pl_dtype(int32_t dtype)
 {
@@ -70,8 +91,22 @@ void pl_row_to_f32(int32_t dtype, float *dst, const void *src, int64_t n)
         for (int64_t i = 0; i < n; i++) dst[i] = (float)((const uint8_t *)src)[i];
         return;
     default:
-        pl_quant_to_f32(dtype, dst, src, n);
+        break;
     }
+    const pl_dtype_info *d = pl_dtype(dtype);
+    const uint8_t *b = src;
+    PL_ASSERT(d->to_f32 && n % d->block == 0);
+    for (int64_t i = 0; i < n; i += d->block, b += d->bytes) d->to_f32(dst + i, b);
+}
+
+int64_t pl_row_first_bad(int32_t dtype, const void *src, int64_t n)
+{
+    const pl_dtype_info *d = pl_dtype(dtype);
+    const uint8_t *b = src;
+    PL_ASSERT(dtype == PL_F8 || d->is_bad);
+    for (int64_t i = 0; i < n; i++, b += d->bytes)
+        if (dtype == PL_F8 ? (*b & 0x7f) == 0x7f : d->is_bad(b)) return i;
+    return -1;
 }
 
 void pl_row_from_f32(int32_t dtype, void *dst, const float *src, int64_t n)

@@ -32,7 +32,8 @@ enum {
     PL_EBUSY = -26     /* its pages are on their way */
 };
 
-/* Formats of numbers; from PL_Q4_0 on, blocks of a row (dtype.h has the sizes). */
+/* Formats of numbers; from PL_Q4_0 on, blocks of a row (dtype.h has the sizes): those of GGUF files, and from PL_NVFP4
+ * on our own, into which loading rearranges weights that a checkpoint holds as several tensors. */
 enum {
     PL_F32 = 0,
     PL_F16,
@@ -49,6 +50,18 @@ enum {
     PL_Q4_K,
     PL_Q5_K,
     PL_Q6_K,
+    PL_IQ4_NL,
+    PL_MXFP4, /* e2m1, a power of two each 32 */
+    PL_NVFP4, /* e2m1, an e4m3 scale each 16 and a float each tensor */
+    PL_I4G32, /* signed 4 bits, a bf16 scale each 32, 64 or 128 */
+    PL_I4G64,
+    PL_I4G128,
+    PL_U4G32, /* 4 bits with a zero point, an f16 scale */
+    PL_U4G64,
+    PL_U4G128,
+    PL_F8G32, /* e4m3, an f32 scale */
+    PL_F8G64,
+    PL_F8G128,
     PL_N_DTYPES
 };
 enum { PL_ROWS = 0, PL_PACKED = 1 };      /* layout: rows as in a file, or the backend's own for products */
@@ -131,7 +144,8 @@ const char *pl_op_name(int32_t op);
 const char *pl_op_sig(int32_t op);
 
 /* ckpt: the weights and metadata of a GGUF file, a safetensors file, or a Hugging Face directory. Files are mapped,
- * not read. Everything is checked when a checkpoint is opened: what can fail later is memory. */
+ * not read. Everything is checked when a checkpoint is opened: what can fail later is memory, and the values of a
+ * quantised weight (config.json's quantization_config), which is listed as one tensor and put together when taken. */
 enum { PL_CKPT_GGUF = 0, PL_CKPT_HF = 1 };
 int pl_ckpt_open(pl_ckpt **out, const char *path, pl_err *err); /* a directory without weights opens, with 0 tensors */
 void pl_ckpt_close(pl_ckpt *c); /* tensors taken from it stay valid; texts and strings do not */

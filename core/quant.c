@@ -5,56 +5,43 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are little-endian and are used as they lie");
 
-/* Blocks have no alignment of their own (18, 22, 34 bytes), so fields are read through memcpy. */
-static float half_at(const uint8_t *p)
-{
-    uint16_t h;
-    memcpy(&h, p, 2);
-    return pl_f16_f32(h);
-}
-static uint32_t u32_at(const uint8_t *p)
-{
-    uint32_t u;
-    memcpy(&u, p, 4);
-    return u;
-}
 /* Codes of the 32-element formats: byte j holds element j in its low half and element j + 16 in its high half. */
 static int nibble(const uint8_t *codes, int n) { return n < 16 ? codes[n] & 15 : codes[n - 16] >> 4; }
 
 /* [d f16][codes 16] */
-static void block_q4_0(float *y, const uint8_t *b)
+void pl_q4_0(float *y, const uint8_t *b)
 {
-    const float d = half_at(b);
+    const float d = pl_half_at(b);
     for (int n = 0; n < 32; n++) y[n] = (float)(nibble(b + 2, n) - 8) * d;
 }
 
 /* [d f16][min f16][codes 16] */
-static void block_q4_1(float *y, const uint8_t *b)
+void pl_q4_1(float *y, const uint8_t *b)
 {
-    const float d = half_at(b), min = half_at(b + 2);
+    const float d = pl_half_at(b), min = pl_half_at(b + 2);
     for (int n = 0; n < 32; n++) y[n] = (float)nibble(b + 4, n) * d + min;
 }
 
 /* [d f16][fifth bits u32][codes 16] */
-static void block_q5_0(float *y, const uint8_t *b)
+void pl_q5_0(float *y, const uint8_t *b)
 {
-    const float d = half_at(b);
-    const uint32_t high = u32_at(b + 2);
+    const float d = pl_half_at(b);
+    const uint32_t high = pl_u32_at(b + 2);
     for (int n = 0; n < 32; n++) y[n] = (float)((nibble(b + 6, n) | (int)(high >> n & 1) << 4) - 16) * d;
 }
 
 /* [d f16][min f16][fifth bits u32][codes 16] */
-static void block_q5_1(float *y, const uint8_t *b)
+void pl_q5_1(float *y, const uint8_t *b)
 {
-    const float d = half_at(b), min = half_at(b + 2);
-    const uint32_t high = u32_at(b + 4);
+    const float d = pl_half_at(b), min = pl_half_at(b + 2);
+    const uint32_t high = pl_u32_at(b + 4);
     for (int n = 0; n < 32; n++) y[n] = (float)(nibble(b + 8, n) | (int)(high >> n & 1) << 4) * d + min;
 }
 
 /* [d f16][codes 32 x i8] */
-static void block_q8_0(float *y, const uint8_t *b)
+void pl_q8_0(float *y, const uint8_t *b)
 {
-    const float d = half_at(b);
+    const float d = pl_half_at(b);
     for (int n = 0; n < 32; n++) y[n] = (float)(int8_t)b[2 + n] * d;
 }
 
@@ -72,9 +59,9 @@ static void k_scale(const uint8_t *s, int j, int *scale, int *min)
 }
 
 /* [d f16][dmin f16][scales 12][codes 128]: per 64 elements 32 bytes, low halves first */
-static void block_q4_k(float *y, const uint8_t *b)
+void pl_q4_k(float *y, const uint8_t *b)
 {
-    const float d = half_at(b), dmin = half_at(b + 2);
+    const float d = pl_half_at(b), dmin = pl_half_at(b + 2);
     for (int j = 0; j < 8; j++) {
         int scale, min;
         k_scale(b + 4, j, &scale, &min);
@@ -85,9 +72,9 @@ static void block_q4_k(float *y, const uint8_t *b)
 }
 
 /* [d f16][dmin f16][scales 12][fifth bits 32][codes 128]: bit j of byte n is the fifth bit of element n of sub-block j */
-static void block_q5_k(float *y, const uint8_t *b)
+void pl_q5_k(float *y, const uint8_t *b)
 {
-    const float d = half_at(b), dmin = half_at(b + 2);
+    const float d = pl_half_at(b), dmin = pl_half_at(b + 2);
     const uint8_t *high = b + 16;
     for (int j = 0; j < 8; j++) {
         int scale, min;
@@ -102,9 +89,9 @@ static void block_q5_k(float *y, const uint8_t *b)
 
 /* [low halves 128][top two bits 64][scales 16 x i8][d f16]: per 128 elements four runs of 32, which take their low
  * half from byte n or n + 32 of 64 and their top bits from byte n of 32 */
-static void block_q6_k(float *y, const uint8_t *b)
+void pl_q6_k(float *y, const uint8_t *b)
 {
-    const float d = half_at(b + 208);
+    const float d = pl_half_at(b + 208);
     const int8_t *scales = (const int8_t *)b + 192;
     for (int run = 0; run < 8; run++) {
         const uint8_t *low = b + run / 4 * 64 + run % 2 * 32, *high = b + 128 + run / 4 * 32;
@@ -116,51 +103,16 @@ static void block_q6_k(float *y, const uint8_t *b)
     }
 }
 
-void pl_quant_to_f32(int32_t dtype, float *dst, const void *src, int64_t n)
+static const int8_t iq4_level[16] = PL_IQ4_LEVELS;
+
+/* [d f16][codes 16]: a code is one of 16 uneven levels */
+void pl_iq4_nl(float *y, const uint8_t *b)
 {
-    const int32_t block = pl_dtype_block(dtype), bytes = pl_dtype_bytes(dtype);
-    PL_ASSERT(dtype >= PL_Q4_0 && block > 1 && n % block == 0);
-    const uint8_t *b = src;
-    for (int64_t i = 0; i < n; i += block, b += bytes) {
-        switch (dtype) {
-        case PL_Q4_0:
-            block_q4_0(dst + i, b);
-            break;
-        case PL_Q4_1:
-            block_q4_1(dst + i, b);
-            break;
-        case PL_Q5_0:
-            block_q5_0(dst + i, b);
-            break;
-        case PL_Q5_1:
-            block_q5_1(dst + i, b);
-            break;
-        case PL_Q8_0:
-            block_q8_0(dst + i, b);
-            break;
-        case PL_Q4_K:
-            block_q4_k(dst + i, b);
-            break;
-        case PL_Q5_K:
-            block_q5_k(dst + i, b);
-            break;
-        default:
-            block_q6_k(dst + i, b);
-        }
-    }
+    const float d = pl_half_at(b);
+    for (int n = 0; n < 32; n++) y[n] = (float)iq4_level[nibble(b + 2, n)] * d;
 }
 
 static bool is_bad_half(const uint8_t *p) { return (p[1] & 0x7c) == 0x7c; } /* all bits of the exponent */
-
-int64_t pl_quant_first_bad(int32_t dtype, const void *src, int64_t n)
-{
-    const uint8_t *b = src;
-    const int32_t bytes = pl_dtype_bytes(dtype);
-    const int32_t scale = dtype == PL_Q6_K ? 208 : 0; /* where the scale lies, and the minimum behind it */
-    const bool has_min = dtype == PL_Q4_1 || dtype == PL_Q5_1 || dtype == PL_Q4_K || dtype == PL_Q5_K;
-    PL_ASSERT(dtype == PL_F8 || dtype >= PL_Q4_0);
-    for (int64_t i = 0; i < n; i++, b += bytes) {
-        if (dtype == PL_F8 ? (*b & 0x7f) == 0x7f : is_bad_half(b + scale) || (has_min && is_bad_half(b + 2))) return i;
-    }
-    return -1;
-}
+bool pl_bad_d(const uint8_t *b) { return is_bad_half(b); }
+bool pl_bad_d_m(const uint8_t *b) { return is_bad_half(b) || is_bad_half(b + 2); }
+bool pl_bad_q6_k(const uint8_t *b) { return is_bad_half(b + 208); }

@@ -1,7 +1,7 @@
 /* linear.c: the product y = x w^T + b: its definition, in plain C, and the choice of a fast path.
  *
  * x is rounded to bf16 (or kept), |x| < 2^-100 becomes 0, and rows of x and w are taken as long as whole groups of 32,
- * with zeros. For each output, over the groups of 32 k (16 in Q6_K) in ascending order:
+ * with zeros. For each output, over the groups of 32 k (16 where a scale has 16) in ascending order:
  *     e = chain of fma over the even k of the group, from 0;  o = over the odd k;  step = e + o
  *     acc = fma(scale, step, acc)                formats without scales: acc = acc + step
  *     acc = fma(min, S, acc)                     formats with minima; S = step with all codes 1
@@ -53,7 +53,7 @@ static void plain_rows(void *arg, int64_t from, int64_t to, int thread)
                     pl_group_of_row(dtype, row, k, u, &g);
                 for (int64_t t = 0; t < tokens; t++) {
                     const float *x = j->x + (t0 + t) * ldx + u * UNIT;
-                    if (dtype == PL_Q6_K) {
+                    if (pl_has_halves(dtype)) {
                         acc[t] = fmaf(g.scale[0], step(g.code, x, 0, 16), acc[t]);
                         acc[t] = fmaf(g.scale[1], step(g.code, x, 16, 32), acc[t]);
                     } else {

@@ -6,49 +6,91 @@
 
 enum { ROWS = 16, UNIT = 32 }; /* rows of a block; k of a unit, the step of every sum */
 
-/* Where things lie in a block of 16 rows. Offsets in bytes; the second number of a pair is the step from one unit of
- * 32 k to the next. A scale, a minimum and a small scale have 16 entries in a row, one a row of w. */
+/* What a format's codes are, how their scale is made, and a minimum. */
+enum { PL_CODE_F32, PL_CODE_F16, PL_CODE_BF16, PL_CODE_F8, PL_CODE_S8, PL_CODE_NIBBLE, PL_CODE_IQ4, PL_CODE_E2M1 };
+enum {
+    PL_SCALE_1,      /* none */
+    PL_SCALE_HALF,   /* d */
+    PL_SCALE_HALF_U, /* d * sc, unsigned */
+    PL_SCALE_HALF_S, /* d * sc, signed; two a unit */
+    PL_SCALE_BF16,   /* d */
+    PL_SCALE_FLOAT,  /* d: 4 bytes */
+    PL_SCALE_NVFP4,  /* d: 4 bytes, sc e4m3 (pl_nvfp4_scale); two a unit */
+    PL_SCALE_E8M0    /* sc */
+};
+enum {
+    PL_MIN_0,      /* none */
+    PL_MIN_HALF,   /* m */
+    PL_MIN_HALF_U, /* m * mn, unsigned */
+    PL_MIN_ZERO    /* d * mn, signed: the code that is zero, negated */
+};
+
+/* Where things lie in a block of 16 rows. Offsets in bytes; the second number of a pair is the step from one group of
+ * `group` units of 32 k to the next (high and code: from one unit to the next). A scale, a minimum and a small scale
+ * have 16 entries in a row, one a row of w. */
 typedef struct pl_layout {
-    int32_t k, bytes;        /* of a block: 32, 64 or 256 k; 0: no layout */
-    int32_t d, d_step;       /* f16 scales; -1: none */
+    int32_t k, bytes;        /* of a block: 32 to 256 k; 0: no layout */
+    int32_t group;           /* units that share a scale */
+    int32_t d, d_step;       /* scales; -1: none */
     int32_t m, m_step;       /* f16 minima (Q4_1, Q5_1) or negated scales of minima (Q4_K, Q5_K); -1: none */
-    int32_t sc, sc_step;     /* bytes: small scales (two rows of 16 a unit in Q6_K); -1: none */
-    int32_t mn;              /* bytes: small minima, step as sc; -1: none */
+    int32_t sc, sc_step;     /* bytes: small scales (two rows of 16 a unit, if there are two); -1: none */
+    int32_t mn, mn_step;     /* bytes: small minima; -1: none */
     int32_t high, high_step; /* planes of the upper bits; -1: none */
     int32_t code, code_step; /* codes or values */
+    int32_t form, offset;    /* PL_CODE_*, and what is subtracted from a nibble */
+    int32_t scale, min;      /* PL_SCALE_*, PL_MIN_* */
 } pl_layout;
 /* clang-format off */
 static const pl_layout pl_layout_table[PL_N_DTYPES] = {
-    /*            k   bytes    d       m       sc        mn    high      code */
-    [PL_F32]  = { 32, 2048,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
-    [PL_F16]  = { 32, 1024,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
-    [PL_BF16] = { 32, 1024,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
-    [PL_F8]   = { 32,  512,  -1, 0,  -1, 0,  -1, 0,    -1,   -1, 0,      0, 0},
-    [PL_Q4_0] = { 64,  576,   0, 32, -1, 0,  -1, 0,    -1,   -1, 0,     64, 256},
-    [PL_Q4_1] = { 64,  640,   0, 32, 64, 32, -1, 0,    -1,   -1, 0,    128, 256},
-    [PL_Q5_0] = { 64,  704,   0, 32, -1, 0,  -1, 0,    -1,   64, 64,   192, 256},
-    [PL_Q5_1] = { 64,  768,   0, 32, 64, 32, -1, 0,    -1,  128, 64,   256, 256},
-    [PL_Q8_0] = { 64, 1088,   0, 32, -1, 0,  -1, 0,    -1,   -1, 0,     64, 512},
-    [PL_Q4_K] = {256, 2368,   0, 0,  32, 0,  64, 16,  192,   -1, 0,    320, 256},
-    [PL_Q5_K] = {256, 2880,   0, 0,  32, 0,  64, 16,  192,  320, 64,   832, 256},
-    [PL_Q6_K] = {256, 3360,   0, 0,  -1, 0,  32, 32,   -1, 2336, 128,  288, 256},
+    /*              k  bytes grp  d       m       sc      mn       high      code      form, offset        scale            min */
+    [PL_F32]   = { 32, 2048, 1,  -1,  0,  -1,  0, -1,  0,  -1,  0,   -1,   0,   0,   0,  PL_CODE_F32,     0,  PL_SCALE_1,       PL_MIN_0},
+    [PL_F16]   = { 32, 1024, 1,  -1,  0,  -1,  0, -1,  0,  -1,  0,   -1,   0,   0,   0,  PL_CODE_F16,     0,  PL_SCALE_1,       PL_MIN_0},
+    [PL_BF16]  = { 32, 1024, 1,  -1,  0,  -1,  0, -1,  0,  -1,  0,   -1,   0,   0,   0,  PL_CODE_BF16,    0,  PL_SCALE_1,       PL_MIN_0},
+    [PL_F8]    = { 32,  512, 1,  -1,  0,  -1,  0, -1,  0,  -1,  0,   -1,   0,   0,   0,  PL_CODE_F8,      0,  PL_SCALE_1,       PL_MIN_0},
+    [PL_Q4_0]  = { 64,  576, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  8,  PL_SCALE_HALF,    PL_MIN_0},
+    [PL_Q4_1]  = { 64,  640, 1,   0, 32,  64, 32, -1,  0,  -1,  0,   -1,   0, 128, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_HALF},
+    [PL_Q5_0]  = { 64,  704, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   64,  64, 192, 256,  PL_CODE_NIBBLE, 16,  PL_SCALE_HALF,    PL_MIN_0},
+    [PL_Q5_1]  = { 64,  768, 1,   0, 32,  64, 32, -1,  0,  -1,  0,  128,  64, 256, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_HALF},
+    [PL_Q8_0]  = { 64, 1088, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 512,  PL_CODE_S8,      0,  PL_SCALE_HALF,    PL_MIN_0},
+    [PL_Q4_K]  = {256, 2368, 1,   0,  0,  32,  0, 64, 16, 192, 16,   -1,   0, 320, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF_U,  PL_MIN_HALF_U},
+    [PL_Q5_K]  = {256, 2880, 1,   0,  0,  32,  0, 64, 16, 192, 16,  320,  64, 832, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF_U,  PL_MIN_HALF_U},
+    [PL_Q6_K]  = {256, 3360, 1,   0,  0,  -1,  0, 32, 32,  -1,  0, 2336, 128, 288, 256,  PL_CODE_NIBBLE, 32,  PL_SCALE_HALF_S,  PL_MIN_0},
+    [PL_IQ4_NL]= { 64,  576, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_IQ4,     0,  PL_SCALE_HALF,    PL_MIN_0},
+    [PL_MXFP4] = {128, 1088, 1,  -1,  0,  -1,  0,  0, 16,  -1,  0,   -1,   0,  64, 256,  PL_CODE_E2M1,    0,  PL_SCALE_E8M0,    PL_MIN_0},
+    [PL_NVFP4] = {256, 2368, 1,   0,  0,  -1,  0, 64, 32,  -1,  0,   -1,   0, 320, 256,  PL_CODE_E2M1,    0,  PL_SCALE_NVFP4,   PL_MIN_0},
+    [PL_I4G32] = { 64,  576, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  8,  PL_SCALE_BF16,    PL_MIN_0},
+    [PL_I4G64] = {128, 1088, 2,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  8,  PL_SCALE_BF16,    PL_MIN_0},
+    [PL_I4G128]= {256, 2112, 4,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  8,  PL_SCALE_BF16,    PL_MIN_0},
+    [PL_U4G32] = {128, 1216, 1,   0, 32,   0, 32, -1,  0, 128, 16,   -1,   0, 192, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_ZERO},
+    [PL_U4G64] = {256, 2240, 2,   0, 32,   0, 32, -1,  0, 128, 16,   -1,   0, 192, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_ZERO},
+    [PL_U4G128]= {256, 2176, 4,   0, 32,   0, 32, -1,  0,  64, 16,   -1,   0, 128, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_ZERO},
+    [PL_F8G32] = { 32,  576, 1,   0,  0,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 512,  PL_CODE_F8,      0,  PL_SCALE_FLOAT,   PL_MIN_0},
+    [PL_F8G64] = { 64, 1088, 2,   0, 64,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 512,  PL_CODE_F8,      0,  PL_SCALE_FLOAT,   PL_MIN_0},
+    [PL_F8G128]= {128, 2112, 4,   0, 64,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 512,  PL_CODE_F8,      0,  PL_SCALE_FLOAT,   PL_MIN_0},
 };
 /* clang-format on */
+/* The formats whose codes are exact in bf16: all but F32 and F16. Kernels are compiled once for each. */
+#define PL_TILE_FORMATS(X)                                                                                     \
+    X(BF16)                                                                                                    \
+    X(F8) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(MXFP4) X(NVFP4) X(I4G32) \
+        X(I4G64) X(I4G128) X(U4G32) X(U4G64) X(U4G128) X(F8G32) X(F8G64) X(F8G128)
 PL_INLINE const pl_layout *pl_layout_of(int32_t dtype) /* NULL: none */
 {
     return pl_dtype_valid(dtype) && pl_layout_table[dtype].k ? &pl_layout_table[dtype] : NULL;
 }
 
-PL_INLINE bool pl_has_minimum(int32_t dtype)
+PL_INLINE bool pl_has_minimum(int32_t dtype) { return pl_layout_table[dtype].min != PL_MIN_0; }
+PL_INLINE bool pl_has_scale(int32_t dtype) { return pl_layout_table[dtype].scale != PL_SCALE_1; }
+PL_INLINE bool pl_has_halves(int32_t dtype) /* a scale each 16 k */
 {
-    return dtype == PL_Q4_1 || dtype == PL_Q5_1 || dtype == PL_Q4_K || dtype == PL_Q5_K;
+    return pl_layout_table[dtype].scale == PL_SCALE_HALF_S || pl_layout_table[dtype].scale == PL_SCALE_NVFP4;
 }
-PL_INLINE bool pl_has_scale(int32_t dtype) { return dtype >= PL_Q4_0; }
 
 /* 32 k of one row of w. Value = scale * code + min, with scale[0] for the first 16 and scale[1] for the others;
- * they are the same but for Q6_K. Formats without scales have scale 1. */
+ * they are the same but where pl_has_halves. Formats without scales have scale 1. zero: where min is the product of a
+ * scale and a code, that code; such a value is scale * (code - zero). */
 typedef struct pl_group {
-    float code[32], scale[2], min;
+    float code[32], scale[2], min, zero;
 } pl_group;
 /* Unit u of a row in rows layout (k: its length, what is beyond is 0), or of row r of a packed block row. */
 void pl_group_of_row(int32_t dtype, const void *row, int64_t k, int64_t u, pl_group *g);

@@ -5,7 +5,8 @@
 
 /* 32 k of one row, as stored: q for codes, h and f for floats of 16 and 32 bits. */
 typedef struct unit {
-    uint16_t d, m;
+    uint32_t d; /* 16 bits, or a float's 32 */
+    uint16_t m;
     uint8_t sc[2], mn;
     union {
         uint8_t q[UNIT];
@@ -16,18 +17,6 @@ typedef struct unit {
 
 #define LOW_NIBBLES 0x0f0f0f0f0f0f0f0fu
 
-static uint16_t u16_at(const uint8_t *p)
-{
-    uint16_t v;
-    memcpy(&v, p, 2);
-    return v;
-}
-static uint32_t u32_at(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return v;
-}
 static uint64_t u64_at(const uint8_t *p)
 {
     uint64_t v;
@@ -42,6 +31,13 @@ static void nibbles(unit *u, const uint8_t *p) /* element i and i + 16 in byte i
         const uint64_t v = u64_at(p + i), low = v & LOW_NIBBLES, high = v >> 4 & LOW_NIBBLES;
         memcpy(u->q + i, &low, 8);
         memcpy(u->q + 16 + i, &high, 8);
+    }
+}
+static void pairs(unit *u, const uint8_t *p) /* element 2i and 2i + 1 in byte i */
+{
+    for (int i = 0; i < 16; i++) {
+        u->q[2 * i] = p[i] & 15;
+        u->q[2 * i + 1] = p[i] >> 4;
     }
 }
 static void fifth_bits(unit *u, uint32_t bits)
@@ -67,6 +63,7 @@ static void unit_of_row(int32_t dtype, const void *row, int64_t k, int64_t i, un
     const int64_t left = pl_min(k - i * UNIT, UNIT);
     const uint8_t *p = row;
     const int j = (int)(i & 7); /* within a block of 256 */
+    const int64_t group = pl_layout_table[dtype].group, in = i % group;
     switch (dtype) {
     case PL_F32:
         memset(u->f, 0, sizeof u->f);
@@ -82,39 +79,74 @@ static void unit_of_row(int32_t dtype, const void *row, int64_t k, int64_t i, un
         memcpy(u->q, p + i * UNIT, (size_t)left);
         return;
     case PL_Q4_0:
+    case PL_IQ4_NL:
         p += i * 18;
-        u->d = u16_at(p);
+        u->d = pl_u16_at(p);
         nibbles(u, p + 2);
+        return;
+    case PL_MXFP4:
+        p += i * 17;
+        u->sc[0] = p[0];
+        nibbles(u, p + 1);
+        return;
+    case PL_NVFP4:
+        p += i * 22;
+        u->d = pl_u32_at(p);
+        u->sc[0] = p[4];
+        u->sc[1] = p[5];
+        pairs(u, p + 6);
+        return;
+    case PL_I4G32:
+    case PL_I4G64:
+    case PL_I4G128:
+        p += i / group * (2 + 16 * group);
+        u->d = pl_u16_at(p);
+        pairs(u, p + 2 + in * 16);
+        return;
+    case PL_U4G32:
+    case PL_U4G64:
+    case PL_U4G128:
+        p += i / group * (3 + 16 * group);
+        u->d = pl_u16_at(p);
+        u->mn = p[2];
+        pairs(u, p + 3 + in * 16);
+        return;
+    case PL_F8G32:
+    case PL_F8G64:
+    case PL_F8G128:
+        p += i / group * (4 + UNIT * group);
+        u->d = pl_u32_at(p);
+        memcpy(u->q, p + 4 + in * UNIT, UNIT);
         return;
     case PL_Q4_1:
         p += i * 20;
-        u->d = u16_at(p);
-        u->m = u16_at(p + 2);
+        u->d = pl_u16_at(p);
+        u->m = pl_u16_at(p + 2);
         nibbles(u, p + 4);
         return;
     case PL_Q5_0:
         p += i * 22;
-        u->d = u16_at(p);
+        u->d = pl_u16_at(p);
         nibbles(u, p + 6);
-        fifth_bits(u, u32_at(p + 2));
+        fifth_bits(u, pl_u32_at(p + 2));
         return;
     case PL_Q5_1:
         p += i * 24;
-        u->d = u16_at(p);
-        u->m = u16_at(p + 2);
+        u->d = pl_u16_at(p);
+        u->m = pl_u16_at(p + 2);
         nibbles(u, p + 8);
-        fifth_bits(u, u32_at(p + 4));
+        fifth_bits(u, pl_u32_at(p + 4));
         return;
     case PL_Q8_0:
         p += i * 34;
-        u->d = u16_at(p);
+        u->d = pl_u16_at(p);
         memcpy(u->q, p + 2, UNIT);
         return;
     case PL_Q4_K:
     case PL_Q5_K: {
         p += i / 8 * (dtype == PL_Q4_K ? 144 : 176);
-        u->d = u16_at(p);
-        u->m = u16_at(p + 2) ^ 0x8000; /* stored negated: the minimum is then m * mn */
+        u->d = pl_u16_at(p);
+        u->m = pl_u16_at(p + 2) ^ 0x8000; /* stored negated: the minimum is then m * mn */
         k_scales(u, p + 4, j);
         const uint8_t *code = p + (dtype == PL_Q4_K ? 16 : 48) + j / 2 * 32, *high = p + 16;
         for (int n = 0; n < UNIT; n++) u->q[n] = code[n] >> (j & 1) * 4 & 15;
@@ -125,7 +157,7 @@ static void unit_of_row(int32_t dtype, const void *row, int64_t k, int64_t i, un
     default: {
         PL_ASSERT(dtype == PL_Q6_K);
         p += i / 8 * 210;
-        u->d = u16_at(p + 208);
+        u->d = pl_u16_at(p + 208);
         u->sc[0] = p[192 + j * 2];
         u->sc[1] = p[192 + j * 2 + 1];
         const uint8_t *low = p + j / 4 * 64 + j % 2 * 32, *high = p + 128 + j / 4 * 32;
@@ -159,26 +191,27 @@ static uint32_t nibble_dword(const uint8_t *q)
 static void unit_to_block(int32_t dtype, uint8_t *b, int r, int in, const unit *u)
 {
     const pl_layout *l = &pl_layout_table[dtype];
+    const int wide = l->scale == PL_SCALE_FLOAT || l->scale == PL_SCALE_NVFP4 ? 4 : 2, g = in / l->group;
     uint8_t *code = b + l->code + in * l->code_step, *high = b + l->high + in * l->high_step;
-    if (l->d >= 0) put_u16(b + l->d + in * l->d_step + r * 2, u->d);
-    if (l->m >= 0) put_u16(b + l->m + in * l->m_step + r * 2, u->m);
-    if (l->sc >= 0) b[l->sc + in * l->sc_step + r] = u->sc[0];
-    if (l->sc >= 0 && l->mn < 0) b[l->sc + in * l->sc_step + 16 + r] = u->sc[1];
-    if (l->mn >= 0) b[l->mn + in * l->sc_step + r] = u->mn;
-    switch (dtype) {
-    case PL_F32:
+    if (l->d >= 0) memcpy(b + l->d + g * l->d_step + r * wide, &u->d, (size_t)wide);
+    if (l->m >= 0 && l->m != l->d) put_u16(b + l->m + g * l->m_step + r * 2, u->m);
+    if (l->sc >= 0) b[l->sc + g * l->sc_step + r] = u->sc[0];
+    if (l->sc >= 0 && pl_has_halves(dtype)) b[l->sc + g * l->sc_step + 16 + r] = u->sc[1];
+    if (l->mn >= 0) b[l->mn + g * l->mn_step + r] = u->mn;
+    switch (l->form) {
+    case PL_CODE_F32:
         for (int k = 0; k < UNIT; k++) memcpy(code + k * 64 + r * 4, &u->f[k], 4);
         return;
-    case PL_F16:
+    case PL_CODE_F16:
         for (int k = 0; k < UNIT; k++) put_u16(code + k * 32 + r * 2, u->h[k]);
         return;
-    case PL_BF16:
+    case PL_CODE_BF16:
         for (int k = 0; k < UNIT; k++) put_u16(code + bf16_at(r, k), u->h[k]);
         return;
-    case PL_F8:
+    case PL_CODE_F8:
         for (int k = 0; k < UNIT; k++) code[f8_at(r, k)] = u->q[k];
         return;
-    case PL_Q8_0:
+    case PL_CODE_S8:
         for (int k = 0; k < UNIT; k++) code[q8_at(r, k)] = u->q[k];
         return;
     default:
@@ -189,107 +222,115 @@ static void unit_to_block(int32_t dtype, uint8_t *b, int r, int in, const unit *
         memcpy(code + nibble_at(r, k), &v, 4);
     }
     if (l->high < 0) return;
-    const int wide = dtype == PL_Q6_K, per = wide ? 16 : 32; /* k of a dword of a plane */
+    const int two = dtype == PL_Q6_K, per = two ? 16 : 32; /* k of a dword of a plane */
     for (int k = 0; k < UNIT; k += per) {
         uint32_t v = 0;
-        for (int i = k; i < k + per; i++) v |= (uint32_t)(u->q[i] >> 4) << (wide ? bit2_shift(i) : bit1_shift(i));
-        memcpy(high + (wide ? bit2_at(r, k) : r * 4), &v, 4);
+        for (int i = k; i < k + per; i++) v |= (uint32_t)(u->q[i] >> 4) << (two ? bit2_shift(i) : bit1_shift(i));
+        memcpy(high + (two ? bit2_at(r, k) : r * 4), &v, 4);
     }
 }
 
 static void unit_of_block(int32_t dtype, const uint8_t *b, int r, int in, unit *u)
 {
     const pl_layout *l = &pl_layout_table[dtype];
+    const int wide = l->scale == PL_SCALE_FLOAT || l->scale == PL_SCALE_NVFP4 ? 4 : 2, g = in / l->group;
     const uint8_t *code = b + l->code + in * l->code_step, *high = b + l->high + in * l->high_step;
-    if (l->d >= 0) u->d = u16_at(b + l->d + in * l->d_step + r * 2);
-    if (l->m >= 0) u->m = u16_at(b + l->m + in * l->m_step + r * 2);
-    if (l->sc >= 0) u->sc[0] = b[l->sc + in * l->sc_step + r];
-    if (l->sc >= 0 && l->mn < 0) u->sc[1] = b[l->sc + in * l->sc_step + 16 + r];
-    if (l->mn >= 0) u->mn = b[l->mn + in * l->sc_step + r];
-    switch (dtype) {
-    case PL_F32:
-        for (int k = 0; k < UNIT; k++) u->f[k] = u32_at(code + k * 64 + r * 4);
+    u->d = 0;
+    if (l->d >= 0) memcpy(&u->d, b + l->d + g * l->d_step + r * wide, (size_t)wide);
+    if (l->m >= 0) u->m = pl_u16_at(b + l->m + g * l->m_step + r * 2);
+    if (l->sc >= 0) u->sc[0] = b[l->sc + g * l->sc_step + r];
+    if (l->sc >= 0 && pl_has_halves(dtype)) u->sc[1] = b[l->sc + g * l->sc_step + 16 + r];
+    if (l->mn >= 0) u->mn = b[l->mn + g * l->mn_step + r];
+    switch (l->form) {
+    case PL_CODE_F32:
+        for (int k = 0; k < UNIT; k++) u->f[k] = pl_u32_at(code + k * 64 + r * 4);
         return;
-    case PL_F16:
-        for (int k = 0; k < UNIT; k++) u->h[k] = u16_at(code + k * 32 + r * 2);
+    case PL_CODE_F16:
+        for (int k = 0; k < UNIT; k++) u->h[k] = pl_u16_at(code + k * 32 + r * 2);
         return;
-    case PL_BF16:
-        for (int k = 0; k < UNIT; k++) u->h[k] = u16_at(code + bf16_at(r, k));
+    case PL_CODE_BF16:
+        for (int k = 0; k < UNIT; k++) u->h[k] = pl_u16_at(code + bf16_at(r, k));
         return;
-    case PL_F8:
+    case PL_CODE_F8:
         for (int k = 0; k < UNIT; k++) u->q[k] = code[f8_at(r, k)];
         return;
-    case PL_Q8_0:
+    case PL_CODE_S8:
         for (int k = 0; k < UNIT; k++) u->q[k] = code[q8_at(r, k)];
         return;
     default:
         break;
     }
     for (int k = 0; k < UNIT; k++) {
-        u->q[k] = u32_at(code + nibble_at(r, k)) >> nibble_shift(k & 7) & 15;
+        u->q[k] = pl_u32_at(code + nibble_at(r, k)) >> nibble_shift(k & 7) & 15;
         if (dtype == PL_Q6_K)
-            u->q[k] |= (uint8_t)((u32_at(high + bit2_at(r, k)) >> bit2_shift(k) & 3) << 4);
+            u->q[k] |= (uint8_t)((pl_u32_at(high + bit2_at(r, k)) >> bit2_shift(k) & 3) << 4);
         else if (l->high >= 0)
-            u->q[k] |= (uint8_t)((u32_at(high + r * 4) >> bit1_shift(k) & 1) << 4);
-    }
-}
-
-static int code_offset(int32_t dtype)
-{
-    switch (dtype) {
-    case PL_Q4_0:
-        return 8;
-    case PL_Q5_0:
-        return 16;
-    case PL_Q6_K:
-        return 32;
-    default:
-        return 0;
+            u->q[k] |= (uint8_t)((pl_u32_at(high + r * 4) >> bit1_shift(k) & 1) << 4);
     }
 }
 
 static void group_of_unit(int32_t dtype, const unit *u, pl_group *g)
 {
+    static const int8_t iq4[16] = PL_IQ4_LEVELS, e2m1[16] = PL_E2M1_LEVELS;
+    const pl_layout *l = &pl_layout_table[dtype];
     g->scale[0] = g->scale[1] = 1;
-    g->min = 0;
-    switch (dtype) {
-    case PL_F32:
+    g->min = g->zero = 0;
+    switch (l->form) {
+    case PL_CODE_F32:
         memcpy(g->code, u->f, sizeof g->code);
-        return;
-    case PL_F16:
+        break;
+    case PL_CODE_F16:
         for (int k = 0; k < UNIT; k++) g->code[k] = pl_f16_f32(u->h[k]);
-        return;
-    case PL_BF16:
+        break;
+    case PL_CODE_BF16:
         for (int k = 0; k < UNIT; k++) g->code[k] = pl_bf16_f32(u->h[k]);
-        return;
-    case PL_F8:
+        break;
+    case PL_CODE_F8:
         for (int k = 0; k < UNIT; k++) g->code[k] = pl_f8_f32(u->q[k]);
-        return;
-    case PL_Q8_0:
+        break;
+    case PL_CODE_S8:
         for (int k = 0; k < UNIT; k++) g->code[k] = (float)(int8_t)u->q[k];
         break;
+    case PL_CODE_IQ4:
+        for (int k = 0; k < UNIT; k++) g->code[k] = (float)iq4[u->q[k]];
+        break;
+    case PL_CODE_E2M1: /* of a zero the sign too */
+        for (int k = 0; k < UNIT; k++) g->code[k] = u->q[k] == 8 ? -0.0f : 0.5f * (float)e2m1[u->q[k]];
+        break;
     default:
-        for (int k = 0; k < UNIT; k++) g->code[k] = (float)(u->q[k] - code_offset(dtype));
+        for (int k = 0; k < UNIT; k++) g->code[k] = (float)(u->q[k] - l->offset);
     }
-    const float d = pl_f16_f32(u->d);
-    switch (dtype) {
-    case PL_Q4_K:
-    case PL_Q5_K:
+    const float d = pl_f16_f32((uint16_t)u->d);
+    switch (l->scale) {
+    case PL_SCALE_1:
+        break;
+    case PL_SCALE_HALF_U:
         g->scale[0] = g->scale[1] = d * (float)u->sc[0];
-        g->min = pl_f16_f32(u->m) * (float)u->mn;
-        return;
-    case PL_Q6_K:
-        g->scale[0] = d * (float)(int8_t)u->sc[0];
-        g->scale[1] = d * (float)(int8_t)u->sc[1];
-        return;
-    case PL_Q4_1:
-    case PL_Q5_1:
-        g->min = pl_f16_f32(u->m);
+        break;
+    case PL_SCALE_HALF_S:
+        for (int i = 0; i < 2; i++) g->scale[i] = d * (float)(int8_t)u->sc[i];
+        break;
+    case PL_SCALE_BF16:
+        g->scale[0] = g->scale[1] = pl_bf16_f32((uint16_t)u->d);
+        break;
+    case PL_SCALE_FLOAT:
+        g->scale[0] = g->scale[1] = pl_bits_f32(u->d);
+        break;
+    case PL_SCALE_NVFP4:
+        for (int i = 0; i < 2; i++) g->scale[i] = pl_nvfp4_scale(pl_bits_f32(u->d), pl_f8_f32(u->sc[i]));
+        break;
+    case PL_SCALE_E8M0:
+        g->scale[0] = g->scale[1] = pl_e8m0_f32(u->sc[0]);
         break;
     default:
-        break;
+        g->scale[0] = g->scale[1] = d;
     }
-    g->scale[0] = g->scale[1] = d;
+    if (l->min == PL_MIN_HALF) g->min = pl_f16_f32(u->m);
+    if (l->min == PL_MIN_HALF_U) g->min = pl_f16_f32(u->m) * (float)u->mn;
+    if (l->min == PL_MIN_ZERO) {
+        g->zero = -(float)(int8_t)u->mn;
+        g->min = d * (float)(int8_t)u->mn;
+    }
 }
 
 void pl_group_of_row(int32_t dtype, const void *row, int64_t k, int64_t u, pl_group *g)
@@ -314,13 +355,15 @@ void pl_packed_row_to_f32(const pl_tensor *w, int64_t row, float *dst)
     const pl_layout *l = &pl_layout_table[dtype];
     const int64_t k = w->dim[1], row_blocks = (k + l->k - 1) / l->k;
     const uint8_t *blocks = (const uint8_t *)w->data + row / ROWS * row_blocks * l->bytes;
-    const bool plain = !pl_has_scale(dtype), min = pl_has_minimum(dtype);
+    const bool plain = !pl_has_scale(dtype), min = l->min == PL_MIN_HALF || l->min == PL_MIN_HALF_U;
     for (int64_t i = 0; i < k; i += UNIT) {
         pl_group g;
         pl_group_of_packed(dtype, blocks, (int)(row % ROWS), i / UNIT, &g);
         for (int64_t j = 0; j < pl_min(UNIT, k - i); j++) {
             if (plain)
                 memcpy(&dst[i + j], &g.code[j], 4); /* also a value that a product takes as 0 */
+            else if (g.zero != 0)
+                dst[i + j] = (g.code[j] - g.zero) * g.scale[0];
             else if (min)
                 dst[i + j] = g.code[j] * g.scale[0] + g.min;
             else
@@ -369,6 +412,19 @@ static void pack_blocks(void *arg, int64_t from, int64_t to, int thread)
     }
 }
 
+/* A packed block has one tensor scale a row where the rows have one in each block of 32. */
+static int check_tensor_scales(const pl_tensor *w, int64_t row_bytes, pl_err *err)
+{
+    for (int64_t r = 0; r < w->dim[0]; r++) {
+        const uint8_t *row = (const uint8_t *)w->data + r * row_bytes;
+        for (int64_t i = 1; i < w->dim[1] / UNIT; i++)
+            if (pl_u32_at(row + i * 22) != pl_u32_at(row))
+                return pl_fail(err, PL_EFORMAT, "pack: nvfp4: row %lld has several tensor scales, want one",
+                               (long long)r);
+    }
+    return PL_OK;
+}
+
 int pl_cpu_pack(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t *row_map, pl_err *err)
 {
     char shape[96];
@@ -378,9 +434,10 @@ int pl_cpu_pack(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t 
         return pl_fail(err, PL_EDTYPE, "pack: %s, want a format of weights", pl_dtype_name(w->dtype));
     if (bytes < 0 || w->dim[1] % pl_dtype_block(w->dtype))
         return pl_fail(err, PL_ESHAPE, "pack: w is %s, want whole blocks of %s", shape, pl_dtype_name(w->dtype));
-    PL_TRY(pl_tensor_alloc(out, s->dev, w->dtype, PL_PACKED, 2, w->dim, bytes, err));
     const int64_t row_bytes =
         pl_dtype_row_bytes(w->dtype, pl_dtype_block(w->dtype)) * (w->stride[0] / pl_dtype_block(w->dtype));
+    if (w->dtype == PL_NVFP4) PL_TRY(check_tensor_scales(w, row_bytes, err));
+    PL_TRY(pl_tensor_alloc(out, s->dev, w->dtype, PL_PACKED, 2, w->dim, bytes, err));
     pack_job j = {w, row_map, out->data, row_bytes, 0};
     /* in pieces, so that the source need not be in memory as a whole; mapped rows come from anywhere */
     const int64_t blocks = (w->dim[0] + ROWS - 1) / ROWS;

@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const int32_t formats[] = {PL_F32,  PL_F16,  PL_BF16, PL_F8,   PL_Q4_0, PL_Q4_1,
-                                  PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
+static const int32_t formats[] = {PL_F32,   PL_F16,    PL_BF16,  PL_F8,    PL_Q4_0,   PL_Q4_1,  PL_Q5_0,  PL_Q5_1,
+                                  PL_Q8_0,  PL_Q4_K,   PL_Q5_K,  PL_Q6_K,  PL_IQ4_NL, PL_MXFP4, PL_NVFP4, PL_I4G32,
+                                  PL_I4G64, PL_I4G128, PL_U4G32, PL_U4G64, PL_U4G128, PL_F8G32, PL_F8G64, PL_F8G128};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 static uint64_t rnd(uint64_t *s)
@@ -73,7 +74,39 @@ static void fill_weights(pl_tensor *w, uint64_t *s)
         case PL_Q4_0:
         case PL_Q5_0:
         case PL_Q8_0:
+        case PL_IQ4_NL:
             put_half(p, d);
+            break;
+        case PL_MXFP4:
+            p[0] = d == 0 ? 0 : (uint8_t)(115 + rnd(s) % 12);
+            break;
+        case PL_NVFP4: { /* one float a row, in both dialects */
+            const int64_t row = i / (k / block);
+            const float tensor = row % 2 ? -1000 - (float)row : 0.0003f * (float)(row + 1);
+            memcpy(p, &tensor, 4);
+            for (int j = 4; j < 6; j++)
+                if ((p[j] & 0x7f) == 0x7f) p[j] = 0x11;
+            break;
+        }
+        case PL_I4G32:
+        case PL_I4G64:
+        case PL_I4G128: {
+            const uint16_t v = pl_f32_bf16(d);
+            memcpy(p, &v, 2);
+            break;
+        }
+        case PL_U4G32:
+        case PL_U4G64:
+        case PL_U4G128:
+            put_half(p, d);
+            p[2] = (uint8_t) - (rnd(s) % 17);
+            break;
+        case PL_F8G32:
+        case PL_F8G64:
+        case PL_F8G128:
+            memcpy(p, &d, 4);
+            for (int j = 4; j < bytes; j++)
+                if ((p[j] & 0x7f) == 0x7f) p[j] = 0x11;
             break;
         default:
             put_half(p + 208, d);
@@ -185,14 +218,16 @@ START_TEST(test_same_bits)
     const int32_t format = formats[_i];
     const int64_t block = pl_dtype_block(format);
     static const int64_t ms[] = {1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 64}, ns[] = {1, 15, 16, 17, 48, 130};
-    const int64_t ks[] = {block == 1 ? 7 : block, block == 1 ? 71 : block * 3, block == 256 ? 512 : 160,
-                          block == 256 ? 768 : 576};
+    const int64_t ks[] = {block == 1 ? 7 : block, block == 1 ? 71 : block * 3, block > 32 ? 2 * block : 160,
+                          block == 256 ? 768
+                          : block > 32 ? 5 * block
+                                       : 576};
     open_all();
     uint64_t seed = 77 + (uint64_t)_i;
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++)
             one_shape(format, ms[i], ns[j], ks[(i + j) % 4], seed += 1000);
-    one_shape(format, 200, 40, block == 256 ? 1280 : 1184, seed); /* more than one part of tokens and of k */
+    one_shape(format, 200, 40, block > 32 ? 1280 : 1184, seed); /* more than one part of tokens and of k */
     close_all();
     printf("linear: %s: %llu outputs compared, 0 differ\n", pl_dtype_name(format), (unsigned long long)count_same);
 }

@@ -27,6 +27,7 @@ PL_INLINE void v_store(float *p, V x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_
 PL_INLINE V v_add(V x, V y) { return BOTH(V, _mm256_add_ps, x, y); }
 PL_INLINE V v_sub(V x, V y) { return BOTH(V, _mm256_sub_ps, x, y); }
 PL_INLINE V v_mul(V x, V y) { return BOTH(V, _mm256_mul_ps, x, y); }
+PL_INLINE V v_div(V x, V y) { return BOTH(V, _mm256_div_ps, x, y); }
 PL_INLINE V v_fma(V x, V y, V z) { return (V){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
 PL_INLINE V v_of_int(I x) { return (V){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 PL_INLINE V v_cast(I x) { return (V){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)}; }
@@ -44,6 +45,17 @@ PL_INLINE V v_of_s8(const uint8_t *p)
 {
     return v_of_int((I){_mm256_cvtepi8_epi32(low8(p)), _mm256_cvtepi8_epi32(low8(p + 8))});
 }
+PL_INLINE V v_of_bf16(const void *p)
+{
+    const __m128i *h = p;
+    return v_cast((I){_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(h)), 16),
+                      _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(h + 1)), 16)});
+}
+PL_INLINE V v_if_negative(V a, V x, V y)
+{
+    return (V){_mm256_blendv_ps(y.a, x.a, a.a), _mm256_blendv_ps(y.b, x.b, a.b)};
+}
+PL_INLINE I i_of_u8(const uint8_t *p) { return (I){_mm256_cvtepu8_epi32(low8(p)), _mm256_cvtepu8_epi32(low8(p + 8))}; }
 #define V_MAC(c, a, b) ((c) = v_fma(a, b, c))
 #define V_KEEP(v) ((void)0)
 PL_INLINE I i_load(const void *p)
@@ -71,6 +83,19 @@ PL_INLINE V v_drop_tiny(V x, float limit)
     for (int i = 0; i < 16; i++) f[i] = f[i] < limit && f[i] > -limit ? 0 : f[i];
     return v_load(f);
 }
+PL_INLINE V v_of_e4m3(const uint8_t *p)
+{
+    float f[16];
+    for (int i = 0; i < 16; i++) f[i] = pl_f8_f32(p[i]);
+    return v_load(f);
+}
+PL_INLINE I i_lookup(const int8_t *level, I x)
+{
+    int8_t b[64];
+    memcpy(b, &x, 64);
+    for (int i = 0; i < 64; i++) b[i] = level[b[i]];
+    return i_load(b);
+}
 PL_INLINE void v_of_f8(const void *p, V v[4])
 {
     const uint8_t *c = p;
@@ -85,8 +110,9 @@ PL_INLINE void v_of_f8(const void *p, V v[4])
 #include "x86/linear_body.h"
 static const pl_linear_path soft16 = PATH_OF_BODY;
 
-static const int32_t formats[] = {PL_F32,  PL_F16,  PL_BF16, PL_F8,   PL_Q4_0, PL_Q4_1,
-                                  PL_Q5_0, PL_Q5_1, PL_Q8_0, PL_Q4_K, PL_Q5_K, PL_Q6_K};
+static const int32_t formats[] = {PL_F32,   PL_F16,    PL_BF16,  PL_F8,    PL_Q4_0,   PL_Q4_1,  PL_Q5_0,  PL_Q5_1,
+                                  PL_Q8_0,  PL_Q4_K,   PL_Q5_K,  PL_Q6_K,  PL_IQ4_NL, PL_MXFP4, PL_NVFP4, PL_I4G32,
+                                  PL_I4G64, PL_I4G128, PL_U4G32, PL_U4G64, PL_U4G128, PL_F8G32, PL_F8G64, PL_F8G128};
 
 static void one_shape(pl_dev *d, int32_t format, int64_t m, int64_t n, int64_t k)
 {
@@ -99,6 +125,10 @@ static void one_shape(pl_dev *d, int32_t format, int64_t m, int64_t n, int64_t k
     uint32_t s = (uint32_t)(format * 1000 + m);
     for (int64_t i = 0; i < n * pl_dtype_row_bytes(format, k); i++) /* no infinities in any format */
         ((uint8_t *)w.data)[i] = (uint8_t)((s = s * 1664525 + 1013904223) >> 24) & 0xbb;
+    for (int64_t i = 0; format == PL_NVFP4 && i < n * k / 32; i++) { /* one float a row, in both dialects */
+        const float tensor = i / (k / 32) % 2 ? -300 : 0.01f;
+        memcpy((uint8_t *)w.data + i * 22, &tensor, 4);
+    }
     for (int64_t i = 0; i < m * k; i++)
         ((float *)x.data)[i] = (float)(int32_t)(s = s * 1664525 + 1013904223) * 0x1p-30f;
     ck_assert(pl_dev_pack(d, &packed, &w, NULL, &e) == PL_OK);
@@ -149,7 +179,7 @@ START_TEST(test_body)
     if (!pl_dev_has_path(PL_PATH_AVX2)) return;
     static const int64_t ms[] = {1, 2, 3, 4, 5, 8, 15, 33, 200}, ns[] = {16, 30, 70};
     const int32_t format = formats[_i];
-    const int64_t block = pl_dtype_block(format), ks[] = {block == 1 ? 71 : block, block == 256 ? 512 : 352};
+    const int64_t block = pl_dtype_block(format), ks[] = {block == 1 ? 71 : block, block > 32 ? 512 : 352};
     pl_err e = {0};
     pl_dev *d = NULL;
     const pl_dev_opts o = {.kind = PL_DEV_CPU, .path = PL_PATH_PORTABLE, .n_threads = 1};

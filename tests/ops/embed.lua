@@ -26,10 +26,8 @@ return function(T)
     local bytes, block = v * d / C.pl_dtype_block(code) * C.pl_dtype_bytes(code), C.pl_dtype_bytes(code)
     local p = ffi.cast("uint8_t *", w[0].data)
     for i = 0, bytes - 1 do p[i] = math.floor((T.uniform() + 1) * 128) end
-    if block > 1 and C.pl_dtype_block(code) > 1 then
-      for i = 0, bytes - 1, block do -- scales: small halves, wherever the format keeps them
-        for _, at in ipairs { 1, 3, block - 1 } do p[i + at] = bit.band(p[i + at], 0x2f) end
-      end
+    if C.pl_dtype_block(code) > 1 then
+      T.random_blocks(code, p, bytes / block)
     elseif name == "f32" then
       for i = 3, bytes - 1, 4 do p[i] = bit.band(p[i], 0x3f) end
     else

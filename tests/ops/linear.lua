@@ -15,13 +15,7 @@ return function(T)
       for i = 0, n * k - 1 do values[i] = T.normal() end
       T.try(C.pl_tensor_set_f32(w, values, n * k, err))
     else
-      local block = C.pl_dtype_bytes(code)
-      local p = ffi.cast("uint8_t *", w[0].data)
-      for i = 0, n * k / C.pl_dtype_block(code) * block - 1 do p[i] = math.floor((T.uniform() + 1) * 128) end
-      for i = 0, n * k / C.pl_dtype_block(code) * block - 1, block do
-        -- scales: small halves
-        for _, at in ipairs { 1, 3, block - 1 } do p[i + at] = bit.band(p[i + at], 0x2f) end
-      end
+      T.random_blocks(code, ffi.cast("uint8_t *", w[0].data), n * k / C.pl_dtype_block(code))
     end
     T.try(C.pl_tensor_get_f32(w, values, n * k, err))
     return w, values
@@ -94,7 +88,7 @@ return function(T)
           for act = 0, 1 do
             one(code, 1, 1, block, act, false)
             one(code, 2, 17, block == 1 and 37 or 3 * block, act, true)
-            one(code, 19, 33, block == 256 and 256 or 96, act, false)
+            one(code, 19, 33, block > 32 and 2 * block or 96, act, false)
           end
         end
       end

@@ -74,6 +74,32 @@ function T.uniform() -- in [-1, 1), a float
   return T.f32(seed / 1073741824 - 1)
 end
 function T.normal() return T.f32((T.uniform() + T.uniform() + T.uniform()) * 1.2) end
+--- Fills n blocks of a block format with random bytes whose scales are moderate numbers.
+function T.random_blocks(code, p, n)
+  local bytes = C.pl_dtype_bytes(code)
+  local name = ffi.string(C.pl_dtype_name(code))
+  local function byte() return math.floor((T.uniform() + 1) * 128) end
+  for i = 0, n * bytes - 1 do p[i] = byte() end
+  for i = 0, (n - 1) * bytes, bytes do
+    local b = p + i
+    if name == "mxfp4" then
+      b[0] = 115 + byte() % 12
+    elseif name == "nvfp4" then -- one float a tensor
+      ffi.cast("float *", b)[0] = -300
+      for j = 4, 5 do b[j] = bit.band(b[j], 0x7b) end
+    elseif name:find "^f8g" then
+      ffi.cast("float *", b)[0] = T.uniform() * 0.1
+      for j = 4, bytes - 1 do b[j] = bit.band(b[j], 0xf7) end
+    elseif name:find "^i4g" then
+      b[1] = bit.bor(bit.band(b[1], 0xbd), 0x38)
+    elseif name:find "^u4g" then
+      b[1] = bit.band(b[1], 0x2f)
+      b[2] = (256 - b[2] % 17) % 256
+    else -- small halves, wherever the format keeps them
+      for _, at in ipairs { 1, 3, bytes - 1 } do b[at] = bit.band(b[at], 0x2f) end
+    end
+  end
+end
 function T.list(n, f)
   local t = {}
   for i = 1, n do t[i] = f(i) end

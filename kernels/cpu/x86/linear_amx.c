@@ -47,15 +47,15 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, part *
             }
         PL_UNROLL for (int h = 0; h < VECS; h++)
         {
-            if (l->d >= 0)
+            if (pl_has_scale(dtype))
                 PL_UNROLL for (int half = 0; half < 2; half++)
                     v_store(a->scale + (u * 2 + half) * ROWS + h * LANES, scale_of(dtype, block, in, half, h));
-            if (l->m >= 0) v_store(a->min + u * ROWS + h * LANES, min_of(dtype, block, in, h));
+            if (pl_has_minimum(dtype)) v_store(a->min + u * ROWS + h * LANES, min_of(dtype, block, in, h));
         }
     }
 }
 
-#define FORMATS(X) X(BF16) X(F8) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K)
+#define FORMATS PL_TILE_FORMATS
 #define UNPACK(F)                                                                       \
     static void unpack_##F(const uint8_t *blocks, int64_t u0, part *a, uint16_t *tiles) \
     {                                                                                   \
@@ -103,7 +103,7 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
     float *sums = a.min + PART * ROWS;                  /* [blocks][token tiles][16][16] */
     float *c = sums + MANY_TOKENS * MANY_BLOCKS * ROWS; /* [2][GROUP][16][16] */
     const int64_t n_tiles = (t1 - t0 + TOKENS - 1) / TOKENS, lds = p->units;
-    const bool scaled = pl_has_scale(p->dtype), has_min = pl_has_minimum(p->dtype), halves = p->dtype == PL_Q6_K;
+    const bool scaled = pl_has_scale(p->dtype), has_min = pl_has_minimum(p->dtype), halves = pl_has_halves(p->dtype);
     memset(sums, 0, (size_t)((b1 - b0) * n_tiles * TOKENS * ROWS) * 4);
     memset(c, 0, 2 * GROUP * TOKENS * ROWS * 4); /* rows of absent tokens are never stored */
     T_BEGIN((int)pl_min(p->m, TOKENS), halves);

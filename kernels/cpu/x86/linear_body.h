@@ -23,7 +23,7 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
             V e[MAX_T][VECS], o[MAX_T][VECS];
             PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
             PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
-            if (T == 1 && dtype != PL_Q6_K)
+            if (T == 1 && !pl_has_halves(dtype))
                 PL_UNROLL for (int j = 0; j < 4; j++) PL_UNROLL for (int i = 0; i < 4; i++)
                     PL_UNROLL for (int h = 0; h < VECS; h++)
                 {
@@ -52,7 +52,7 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
                                 PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(o[t][h], wo[h], xo);
                             }
                     }
-                    if (dtype != PL_Q6_K || j != 1) continue;
+                    if (!pl_has_halves(dtype) || j != 1) continue;
                     PL_UNROLL for (int h = 0; h < VECS; h++)
                     { /* the first 16 k are a group of their own */
                         const V d = scale_of(dtype, block, in, 0, h);
@@ -69,9 +69,9 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
                 PL_UNROLL for (int t = 0; t < T; t++)
                 {
                     const V s = v_add(e[t][h], o[t][h]);
-                    acc[t][h] = l->d < 0 ? v_add(s, acc[t][h]) : v_fma(d, s, acc[t][h]);
+                    acc[t][h] = pl_has_scale(dtype) ? v_fma(d, s, acc[t][h]) : v_add(s, acc[t][h]);
                 }
-                if (l->m >= 0) {
+                if (pl_has_minimum(dtype)) {
                     const V m = min_of(dtype, block, in, h);
                     PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] = v_fma(m, v_set(sum[t]), acc[t][h]);
                 }
@@ -80,7 +80,7 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
     PL_UNROLL for (int t = 0; t < T; t++) put_y(p, t0 + t, b * ROWS, acc[t]);
 }
 
-/* A part of w as floats: panel [units*32][16], scales [units][2][16] (halves equal but in Q6_K), minima [units][16]. */
+/* A part of w as floats: panel [units*32][16], scales [units][2][16] (halves mostly equal), minima [units][16]. */
 enum { PANEL_UNITS = 8, PANEL = PANEL_UNITS * UNIT * ROWS, SCALES = PANEL_UNITS * 2 * ROWS };
 typedef struct part {
     float *panel, *scale, *min;
@@ -108,7 +108,7 @@ PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, const 
         {
             PL_UNROLL for (int half = 0; half < 2; half++)
                 v_store(a->scale + (u * 2 + half) * ROWS + h * LANES, scale_of(dtype, block, in, half, h));
-            if (l->m >= 0) v_store(a->min + u * ROWS + h * LANES, min_of(dtype, block, in, h));
+            if (pl_has_minimum(dtype)) v_store(a->min + u * ROWS + h * LANES, min_of(dtype, block, in, h));
         }
     }
 }
@@ -186,11 +186,11 @@ TILES(tiles_min, true, false)
 TILES(tiles_halves, false, true)
 
 /* One function a format: few tokens, and unpacking. */
-#define FORMATS(X) X(F32) X(F16) X(BF16) X(F8) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K)
+#define FORMATS(X) X(F32) X(F16) PL_TILE_FORMATS(X)
 #define FEW(F)                                                                           \
     static void few_##F(const pl_product *p, int64_t b0, int64_t b1)                     \
     {                                                                                    \
-        const bool split = PL_##F != PL_Q6_K && LANES == 8;                              \
+        const bool split = !pl_has_halves(PL_##F) && LANES == 8;                         \
         for (int64_t b = b0; b < b1; b++)                                                \
             for (int64_t t = 0; t < p->m; t += FEW_T) switch (pl_min(FEW_T, p->m - t)) { \
                 case 1:                                                                  \
@@ -245,7 +245,7 @@ static void run_tiles(const pl_product *p, int64_t n, const part *a, int64_t at,
     const float *x = p->x + at * UNIT, *sum = p->sum + at;
     if (pl_has_minimum(p->dtype))
         tiles_min(n, a, x, sum, p->units, acc);
-    else if (p->dtype == PL_Q6_K)
+    else if (pl_has_halves(p->dtype))
         tiles_halves(n, a, x, sum, p->units, acc);
     else
         tiles_plain(n, a, x, sum, p->units, acc);

@@ -11,17 +11,27 @@ enum { VECS = ROWS / LANES };
 /* Power of two that x of place k in a unit is divided by. */
 PL_INLINE int x_shift(const int dtype, int k)
 {
-    if (dtype == PL_Q8_0) return 24;
-    return dtype >= PL_Q4_0 ? (k & 2) * 4 + (k & 4) : 0;
+    switch (pl_layout_table[dtype].form) {
+    case PL_CODE_S8:
+    case PL_CODE_IQ4:
+        return 24;
+    case PL_CODE_E2M1: /* levels are doubled */
+        return 25;
+    case PL_CODE_NIBBLE:
+        return (k & 2) * 4 + (k & 4);
+    default:
+        return 0;
+    }
 }
 
 /* Bytes of 8 k in a unit: kernels loop over these octets, and take pairs 0..3 of one. */
 PL_INLINE int octet_bytes(const int dtype)
 {
-    return dtype == PL_F32                       ? 512
-           : dtype == PL_F16 || dtype == PL_BF16 ? 256
-           : dtype == PL_F8 || dtype == PL_Q8_0  ? 128
-                                                 : 64;
+    const int form = pl_layout_table[dtype].form;
+    return form == PL_CODE_F32                           ? 512
+           : form == PL_CODE_F16 || form == PL_CODE_BF16 ? 256
+           : form == PL_CODE_F8 || form == PL_CODE_S8    ? 128
+                                                         : 64;
 }
 
 /* Pair i of octet j of a unit, LANES rows from row h * LANES on; code is the octet's, high the unit's. */
@@ -29,32 +39,42 @@ PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, i
                     V *odd)
 {
     const int s = (i & 1) * 8 + (i & 2) * 2;
-    switch (dtype) {
-    case PL_F32:
+    const int form = pl_layout_table[dtype].form;
+    switch (form) {
+    case PL_CODE_F32:
         *even = v_load((const float *)(const void *)(code + i * 128) + h * LANES);
         *odd = v_load((const float *)(const void *)(code + i * 128 + 64) + h * LANES);
         return;
-    case PL_F16:
+    case PL_CODE_F16:
         *even = v_of_half(code + i * 64 + h * LANES * 2);
         *odd = v_of_half(code + i * 64 + 32 + h * LANES * 2);
         return;
-    case PL_BF16: {
+    case PL_CODE_BF16: {
         const I v = i_load(code + i * 64 + h * LANES * 4);
         *even = v_cast(i_sll(v, 16));
         *odd = v_cast(i_and(v, i_set((int32_t)0xffff0000)));
         return;
     }
-    case PL_F8: {
+    case PL_CODE_F8: {
         V v[4];
         v_of_f8(code + i / 2 * 64 + h * LANES * 4, v);
         *even = v[i % 2 * 2];
         *odd = v[i % 2 * 2 + 1];
         return;
     }
-    case PL_Q8_0: { /* signed bytes at the top of a dword */
+    case PL_CODE_S8: { /* signed bytes at the top of a dword */
         const I v = i_load(code + i / 2 * 64 + h * LANES * 4), top = i_set((int32_t)0xff000000);
         *even = v_of_int(i % 2 ? i_and(i_sll(v, 8), top) : i_sll(v, 24));
         *odd = v_of_int(i_and(i % 2 ? v : i_sll(v, 16), top));
+        return;
+    }
+    case PL_CODE_IQ4:
+    case PL_CODE_E2M1: { /* levels as signed bytes: k 0, 2, 1, 3 of the octet's first or last four, then as S8 */
+        static const int8_t iq4[16] = PL_IQ4_LEVELS, e2m1[16] = PL_E2M1_LEVELS;
+        const I low = i_set(0x0f0f0f0f), top = i_set((int32_t)0xff000000), v = i_load(code + h * LANES * 4);
+        const I q = i_lookup(form == PL_CODE_IQ4 ? iq4 : e2m1, i_and(i < 2 ? v : i_srl(v, 4), low));
+        *even = v_of_int(i % 2 ? i_and(i_sll(q, 16), top) : i_sll(q, 24));
+        *odd = v_of_int(i_and(i % 2 ? q : i_sll(q, 8), top));
         return;
     }
     default:
@@ -72,7 +92,7 @@ PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, i
         e = i_or(e, i_and(i_sll(b, 4 - j % 2 * 2), bits));
         o = i_or(o, i_and(i_srl(b, 12 + j % 2 * 2), bits));
     }
-    const int offset = dtype == PL_Q4_0 ? 8 : dtype == PL_Q5_0 ? 16 : dtype == PL_Q6_K ? 32 : 0;
+    const int offset = pl_layout_table[dtype].offset;
     if (offset) { /* as the low bits of 2^23 + code * 2^s */
         const I magic = i_set(0x4b000000);
         const V zero = v_set(8388608.0f + (float)(offset << s));
@@ -88,17 +108,36 @@ PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, i
 PL_INLINE V scale_of(const int dtype, const uint8_t *block, int in, int half, int h)
 {
     const pl_layout *l = &pl_layout_table[dtype];
-    if (l->d < 0) return v_set(1);
-    const V d = v_of_half(block + l->d + in * l->d_step + h * LANES * 2);
-    if (l->sc < 0) return d;
-    const uint8_t *sc = block + l->sc + in * l->sc_step + h * LANES;
-    return v_mul(d, dtype == PL_Q6_K ? v_of_s8(sc + half * 16) : v_of_u8(sc));
+    const int g = in / l->group;
+    const uint8_t *d = block + l->d + g * l->d_step, *sc = block + l->sc + g * l->sc_step + h * LANES;
+    switch (l->scale) {
+    case PL_SCALE_HALF:
+        return v_of_half(d + h * LANES * 2);
+    case PL_SCALE_HALF_U:
+        return v_mul(v_of_half(d + h * LANES * 2), v_of_u8(sc));
+    case PL_SCALE_HALF_S:
+        return v_mul(v_of_half(d + h * LANES * 2), v_of_s8(sc + half * 16));
+    case PL_SCALE_BF16:
+        return v_of_bf16(d + h * LANES * 2);
+    case PL_SCALE_FLOAT:
+        return v_load((const float *)(const void *)d + h * LANES);
+    case PL_SCALE_NVFP4: { /* divided by the magnitude of what is negative */
+        const V tensor = v_load((const float *)(const void *)d + h * LANES), s = v_of_e4m3(sc + half * 16);
+        return v_if_negative(tensor, v_div(s, v_sub(v_zero(), tensor)), v_mul(s, tensor));
+    }
+    case PL_SCALE_E8M0: /* a subnormal is 0 in products */
+        return v_cast(i_sll(i_of_u8(sc), 23));
+    default:
+        return v_set(1);
+    }
 }
 PL_INLINE V min_of(const int dtype, const uint8_t *block, int in, int h)
 {
     const pl_layout *l = &pl_layout_table[dtype];
-    const V m = v_of_half(block + l->m + in * l->m_step + h * LANES * 2);
-    return l->mn < 0 ? m : v_mul(m, v_of_u8(block + l->mn + in * l->sc_step + h * LANES));
+    const int g = in / l->group;
+    const V m = v_of_half(block + l->m + g * l->m_step + h * LANES * 2);
+    const uint8_t *mn = block + l->mn + g * l->mn_step + h * LANES;
+    return l->min == PL_MIN_HALF ? m : v_mul(m, l->min == PL_MIN_ZERO ? v_of_s8(mn) : v_of_u8(mn));
 }
 
 /* Unit u of a token of x: rounded, summed if the format has minima, divided by the powers of two of its places. */

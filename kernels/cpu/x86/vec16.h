@@ -15,12 +15,26 @@ PL_INLINE void v_store(float *p, V a) { _mm512_storeu_ps(p, a); }
 PL_INLINE V v_add(V a, V b) { return _mm512_add_ps(a, b); }
 PL_INLINE V v_sub(V a, V b) { return _mm512_sub_ps(a, b); }
 PL_INLINE V v_mul(V a, V b) { return _mm512_mul_ps(a, b); }
+PL_INLINE V v_div(V a, V b) { return _mm512_div_ps(a, b); }
 PL_INLINE V v_fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 PL_INLINE V v_of_int(I a) { return _mm512_cvtepi32_ps(a); }
 PL_INLINE V v_cast(I a) { return _mm512_castsi512_ps(a); }
 PL_INLINE V v_of_half(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256(p)); }
+PL_INLINE V v_of_bf16(const void *p)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)), 16));
+}
 PL_INLINE V v_of_u8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p))); }
 PL_INLINE V v_of_s8(const void *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))); }
+PL_INLINE V v_if_negative(V a, V x, V y)
+{
+    return _mm512_mask_mov_ps(y, _mm512_movepi32_mask(_mm512_castps_si512(a)), x);
+}
+PL_INLINE I i_of_u8(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
+PL_INLINE I i_lookup(const int8_t *level, I a)
+{
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)level)), a);
+}
 #define V_MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+v"(c) : "v"(a), "v"(b))
 #define V_KEEP(v) __asm__("" : "+v"(v))
 PL_INLINE V v_drop_tiny(V a, float limit)
@@ -56,5 +70,10 @@ PL_INLINE void v_of_f8(const void *p, V v[4])
     v[1] = v_mul(_mm512_cvtph_ps(_mm512_castsi512_si256(ho)), up);
     v[2] = v_mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(he, 1)), up);
     v[3] = v_mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(ho, 1)), up);
+}
+PL_INLINE V v_of_e4m3(const void *p)
+{
+    const __m256i h = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(p)), 7);
+    return v_mul(_mm512_cvtph_ps(_mm256_and_si256(h, _mm256_set1_epi16((int16_t)0xbf80))), v_set(0x1p8f));
 }
 #endif

@@ -15,12 +15,24 @@ PL_INLINE void v_store(float *p, V a) { _mm256_storeu_ps(p, a); }
 PL_INLINE V v_add(V a, V b) { return _mm256_add_ps(a, b); }
 PL_INLINE V v_sub(V a, V b) { return _mm256_sub_ps(a, b); }
 PL_INLINE V v_mul(V a, V b) { return _mm256_mul_ps(a, b); }
+PL_INLINE V v_div(V a, V b) { return _mm256_div_ps(a, b); }
 PL_INLINE V v_fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 PL_INLINE V v_of_int(I a) { return _mm256_cvtepi32_ps(a); }
 PL_INLINE V v_cast(I a) { return _mm256_castsi256_ps(a); }
 PL_INLINE V v_of_half(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128(p)); }
+PL_INLINE V v_of_bf16(const void *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
+}
 PL_INLINE V v_of_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
 PL_INLINE V v_of_s8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
+PL_INLINE V v_if_negative(V a, V x, V y) { return _mm256_blendv_ps(y, x, a); }
+PL_INLINE I i_of_u8(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
+/* Of 16 levels, one for each byte of a, which is below 16. */
+PL_INLINE I i_lookup(const int8_t *level, I a)
+{
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)level)), a);
+}
 /* c += a * b in place. With the intrinsic gcc lets the sum wander between registers, and then to the stack. */
 #define V_MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+x"(c) : "x"(a), "x"(b))
 /* Stays in a register: gcc would rather load it again at each use, and loads are what limits. */
@@ -62,5 +74,11 @@ PL_INLINE void v_of_f8(const void *p, V v[4])
     v[1] = v_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(ho)), up);
     v[2] = v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(he, 1)), up);
     v[3] = v_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(ho, 1)), up);
+}
+/* One e4m3 of each row. */
+PL_INLINE V v_of_e4m3(const void *p)
+{
+    const __m128i h = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64(p)), 7);
+    return v_mul(_mm256_cvtph_ps(_mm_and_si128(h, _mm_set1_epi16((int16_t)0xbf80))), v_set(0x1p8f));
 }
 #endif
