@@ -5,7 +5,7 @@
 #include "dtype.h"
 #include "gguf.h"
 #include "mem.h"
-#include "quant.h"
+#include "parts.h"
 #include "safetensors.h"
 #include "tensor.h"
 #include <errno.h>
@@ -36,7 +36,8 @@ struct pl_ckpt {
     char *dir;  /* where the texts are; NULL for GGUF */
     file *file; /* [n_files] */
     int32_t n_files, cap_files;
-    pl_toc toc;
+    pl_toc toc;   /* what is asked for by name */
+    pl_toc parts; /* the files' own, where toc has weights put together of several tensors; else empty */
     pl_meta meta;
     held_text *text; /* [n_texts] read so far */
     int32_t n_texts, cap_texts;
@@ -51,6 +52,7 @@ static void release(pl_ckpt *c)
         free(c->text[i].data);
     }
     pl_toc_clear(&c->toc);
+    pl_toc_clear(&c->parts);
     pl_meta_clear(&c->meta);
     free(c->file);
     free(c->text);
@@ -173,16 +175,12 @@ static int add_shards(pl_ckpt *c, const char *name, const char *s, int64_t n, pl
 }
 
 /* The weights are in `single` if that is given; else in the shards of the index, or in model.safetensors. */
-static int open_hf(pl_ckpt *c, const char *single, pl_err *err)
+static int add_weights(pl_ckpt *c, const char *single, pl_err *err)
 {
     static const char index[] = "model.safetensors.index.json";
     char path[PL_MAX_PATH];
     const char *s;
     int64_t n;
-    c->kind = PL_CKPT_HF;
-    PL_TRY(add_config(c, "config.json", "", err));
-    PL_TRY(add_config(c, "generation_config.json", "generation_config", err));
-    PL_TRY(pl_meta_seal(&c->meta, "config", err));
     int rc = single ? PL_ENAME : pl_ckpt_text(c, index, &s, &n, err);
     if (rc == PL_OK) return add_shards(c, index, s, n, err);
     if (rc != PL_ENAME) return rc;
@@ -191,6 +189,26 @@ static int open_hf(pl_ckpt *c, const char *single, pl_err *err)
     if (rc == PL_ENAME && !single) return PL_OK; /* a directory without weights: tokenizer or config only */
     PL_TRY(rc);
     return pl_toc_seal(&c->toc, "safetensors", err);
+}
+
+static int open_hf(pl_ckpt *c, const char *single, pl_err *err)
+{
+    c->kind = PL_CKPT_HF;
+    PL_TRY(add_config(c, "config.json", "", err));
+    PL_TRY(add_config(c, "generation_config.json", "generation_config", err));
+    PL_TRY(add_config(c, "hf_quant_config.json", "hf_quant_config", err));
+    PL_TRY(pl_meta_seal(&c->meta, "config", err));
+    PL_TRY(add_weights(c, single, err));
+    if (!c->toc.n) return PL_OK;
+    pl_scheme scheme;
+    int rc = in_file(pl_scheme_read(&scheme, &c->meta, err), c->dir, err);
+    if (rc == PL_OK && scheme.by != PL_BY_NOBODY) {
+        c->parts = c->toc;
+        c->toc = (pl_toc){0};
+        rc = in_file(pl_parts_join(&c->toc, &c->parts, &scheme, err), c->dir, err);
+    }
+    pl_scheme_clear(&scheme);
+    return rc;
 }
 
 static int open_gguf(pl_ckpt *c, const char *path, pl_err *err)
@@ -291,6 +309,23 @@ static int copy_aligned(pl_tensor *out, const pl_toc_entry *e, const uint8_t *da
     return rc;
 }
 
+static int build_joined(pl_ckpt *c, pl_tensor *out, const pl_toc_entry *e, pl_err *err)
+{
+    pl_part part[PL_MAX_PARTS] = {{0}};
+    for (int i = 0; i < PL_MAX_PARTS; i++) {
+        if (e->join.part[i] < 0) continue;
+        const pl_toc_entry *p = &c->parts.e[e->join.part[i]];
+        part[i] = (pl_part){p, c->file[p->file].data + p->offset};
+    }
+    void *p = pl_mem_map(e->bytes);
+    if (!p)
+        return pl_fail(err, PL_ENOMEM, "ckpt: tensor '%.64s': no memory for %lld bytes", e->name, (long long)e->bytes);
+    int rc = pl_parts_build(e, part, p, err);
+    if (rc == PL_OK) rc = pl_tensor_borrow(out, e->dtype, e->ndim, e->dim, p, e->bytes, release_copy, p, err);
+    if (rc < 0) pl_mem_unmap(p, e->bytes);
+    return rc;
+}
+
 int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err)
 {
     const pl_toc_entry *e;
@@ -298,6 +333,7 @@ int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err)
     if (e->dtype < 0) return pl_fail(err, PL_EDTYPE, "ckpt: tensor '%.64s': format %s is not read", e->name, e->format);
     if (e->ndim > PL_MAX_DIMS)
         return pl_fail(err, PL_EDTYPE, "ckpt: tensor '%.64s': %d dims, want at most %d", e->name, e->ndim, PL_MAX_DIMS);
+    if (e->join.how) return build_joined(c, out, e, err);
     uint8_t *data = c->file[e->file].data + e->offset;
     const pl_dtype_info *d = pl_dtype(e->dtype);
     if (e->bytes && d->block == 1 && (uintptr_t)data % (uintptr_t)d->bytes) return copy_aligned(out, e, data, err);
@@ -313,8 +349,13 @@ void pl_ckpt_drop(pl_ckpt *c, int32_t i)
     for (int32_t k = 0; i == -1 && k < c->n_files; k++)
         pl_mem_drop(c->file[k].data, c->file[k].data + c->file[k].bytes);
     if (i == -1 || entry_at(c, i, &e, NULL) < 0) return;
-    const uint8_t *data = c->file[e->file].data + e->offset;
-    pl_mem_drop(data, data + e->bytes);
+    for (int k = 0; k < PL_MAX_PARTS; k++) {
+        const pl_toc_entry *p = !e->join.how ? e : e->join.part[k] < 0 ? NULL : &c->parts.e[e->join.part[k]];
+        if (!p) continue;
+        const uint8_t *data = c->file[p->file].data + p->offset;
+        pl_mem_drop(data, data + p->bytes);
+        if (p == e) return;
+    }
 }
 
 void pl_ckpt_digest(const pl_ckpt *c, uint64_t digest[2])
@@ -344,11 +385,11 @@ int pl_ckpt_check_values(const pl_tensor *t, pl_err *err)
             pl_tensor_done_with(t, seen, row);
             seen = row;
         }
-        const int64_t bad = pl_quant_first_bad(t->dtype, row, pl_cols(t) / d->block);
+        const int64_t bad = pl_row_first_bad(t->dtype, row, pl_cols(t) / d->block);
         if (bad < 0) continue;
         return pl_fail(err, PL_EFORMAT, "%s: row %lld, %s %lld: %s", d->name, (long long)r,
                        d->block > 1 ? "block" : "element", (long long)bad,
-                       d->block > 1 ? "its scale or minimum is not finite" : "not a number");
+                       d->block > 1 ? "a scale, minimum or value is not finite" : "not a number");
     }
     return PL_OK;
 }

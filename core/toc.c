@@ -53,7 +53,7 @@ int pl_toc_seal(pl_toc *t, const char *what, pl_err *err)
 
     int32_t n_spans = 0;
     for (int32_t i = 0; i < t->n; i++)
-        if (t->e[i].bytes) p[n_spans++] = &t->e[i];
+        if (t->e[i].bytes && !t->e[i].join.how) p[n_spans++] = &t->e[i];
     qsort(p, (size_t)n_spans, sizeof(pl_toc_entry *), span_order);
     for (int32_t i = 1; i < n_spans; i++)
         if (p[i]->file == p[i - 1]->file && p[i]->offset < p[i - 1]->offset + p[i - 1]->bytes)

@@ -6,6 +6,15 @@
 
 enum { PL_TOC_MAX = 1 << 20, PL_TOC_NAME_MAX = 512 };
 
+/* How a weight is put together of several tensors of its files (parts.h). */
+enum { PL_MAX_PARTS = 5 };
+typedef struct pl_join {
+    int32_t how;                /* 0: it is one tensor */
+    int32_t part[PL_MAX_PARTS]; /* entries of the files' own table; -1: none */
+    int64_t rows, cols;         /* of the weight that share a scale */
+    bool flag;                  /* of its kind */
+} pl_join;
+
 typedef struct pl_toc_entry {
     char *name;               /* printable ASCII; the table's own copy */
     char format[16];          /* the format as the file calls it */
@@ -13,7 +22,8 @@ typedef struct pl_toc_entry {
     int32_t ndim;             /* above PL_MAX_DIMS: listed, but not readable; dim holds the first ones */
     int64_t dim[PL_MAX_DIMS]; /* slowest first */
     int64_t offset, bytes;    /* from the start of its file */
-    int32_t file;
+    int32_t file;             /* -1: joined */
+    pl_join join;
 } pl_toc_entry;
 
 typedef struct pl_toc {

@@ -2,7 +2,7 @@
 local order = { "pl", "pl_ops", "base", "mem", "metrics", "prof", "quant", "dtype", "tensor", "sig", "dev", "plugin",
   "json",
   "toc", "meta", "config",
-  "gguf", "safetensors", "tok", "ckpt",
+  "gguf", "safetensors", "scheme", "parts", "tok", "ckpt",
   "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched", "http" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
