@@ -14,6 +14,36 @@ typedef struct candidate {
     int32_t id;
 } candidate;
 
+enum { BLOCK = 64 }; /* of a row: a number of turns that the compiler knows becomes vectors */
+
+/* The first place of what is no logit, NaN or +infinity; n: there is none. */
+static int32_t first_bad(const float *x, int32_t n)
+{
+    int32_t i = 0;
+    for (int bad = 0; i + BLOCK <= n; i += BLOCK) {
+        for (int k = 0; k < BLOCK; k++) bad |= !(x[i + k] < INFINITY);
+        if (bad) break;
+    }
+    while (i < n && x[i] < INFINITY) i++;
+    return i;
+}
+
+/* The place of the largest value, the first one of equals. */
+static int32_t largest(const float *x, int32_t n)
+{
+    int32_t best = 0, i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        const float top = x[best];
+        int larger = 0;
+        for (int k = 0; k < BLOCK; k++) larger |= x[i + k] > top;
+        for (int k = 0; larger && k < BLOCK; k++)
+            if (x[i + k] > x[best]) best = i + k;
+    }
+    for (; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
 double pl_logsumexp(const float *logits, int64_t n)
 {
     float top = -INFINITY;
@@ -206,15 +236,12 @@ int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sa
               int32_t n_history, int32_t n_prompt, float *scratch, pl_err *err)
 {
     PL_TRY(pl_sample_check(o, n_vocab, err));
-    for (int32_t i = 0; i < n_vocab; i++)
-        if (isnan(logits[i]) || logits[i] == INFINITY)
-            return pl_fail(err, PL_EARG, "sample: the logit of token %d is %g", i, (double)logits[i]);
+    const int32_t bad = first_bad(logits, n_vocab);
+    if (bad < n_vocab) return pl_fail(err, PL_EARG, "sample: the logit of token %d is %g", bad, (double)logits[bad]);
     memcpy(scratch, logits, (size_t)n_vocab * sizeof *scratch);
     penalise(scratch, n_vocab, o, history, n_history, n_prompt);
     for (int32_t i = 0; i < o->n_bias; i++) scratch[o->bias_id[i]] += o->bias[i];
-    int32_t best = 0;
-    for (int32_t i = 1; i < n_vocab; i++)
-        if (scratch[i] > scratch[best]) best = i; /* the lowest id wins a tie */
+    const int32_t best = largest(scratch, n_vocab);
     if (!(scratch[best] > -INFINITY)) return pl_fail(err, PL_EARG, "sample: every token is forbidden");
     *out = (pl_sampled){.token = best};
     if (o->temperature > 0 && scratch[best] < INFINITY) { /* a bias of +inf decides by itself */

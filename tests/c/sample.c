@@ -2,6 +2,7 @@
 #include "base.h"
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { N = 1000 };
@@ -34,6 +35,27 @@ START_TEST(greedy_takes_the_lowest_of_equals)
     o.temperature = 0;
     logits[40] = logits[41] = logits[900] = 50;
     ck_assert_int_eq(sample(o, NULL, 0, 0).token, 40);
+}
+END_TEST
+
+/* Rows are looked at in blocks: the largest, its equal further on, and what is no logit are found at every place. */
+START_TEST(every_place_is_looked_at)
+{
+    const pl_sample_opts o = {.top_p = 1, .repetition = 1, .n_logprobs = -1};
+    for (int n = 1; n <= 200; n += n < 70 ? 1 : 13)
+        for (int at = 0; at < n; at++) {
+            pl_sampled s;
+            char want[64];
+            float x[200];
+            for (int i = 0; i < n; i++) x[i] = i % 3 ? -INFINITY : -5 - (float)(i % 7);
+            x[at] = x[n - 1] = 2;
+            ck_assert_int_eq(pl_sample(&s, x, n, &o, NULL, 0, 0, scratch, &err), PL_OK);
+            ck_assert_int_eq(s.token, at);
+            x[at] = at % 2 ? NAN : INFINITY;
+            ck_assert_int_eq(pl_sample(&s, x, n, &o, NULL, 0, 0, scratch, &err), PL_EARG);
+            snprintf(want, sizeof want, "sample: the logit of token %d is %s", at, at % 2 ? "nan" : "inf");
+            ck_assert_str_eq(err.msg, want);
+        }
 }
 END_TEST
 
@@ -196,6 +218,7 @@ int main(void)
     TCase *c = tcase_create("sample");
     tcase_add_checked_fixture(c, setup, NULL);
     tcase_add_test(c, greedy_takes_the_lowest_of_equals);
+    tcase_add_test(c, every_place_is_looked_at);
     tcase_add_test(c, top_k_top_p_min_p);
     tcase_add_test(c, seed_and_position_decide);
     tcase_add_test(c, penalties_and_bias);
