@@ -10,3 +10,4 @@ export PL_BUILD=$build
 "$build/pl-lua" bench/saturation.lua "$model"
 "$build/bench_verify"
 "$build/pl-lua" bench/integrity.lua "$model"
+"$build/pl-lua" bench/stall.lua "$model"

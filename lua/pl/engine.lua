@@ -570,7 +570,7 @@ end
 function Engine:over(key, why)
   local r = self.requests[key]
   r.finish = why
-  if r.tokenising then self.front:drop(r.id) end
+  if r.tokenising and self.front then self.front:drop(r.id) end
   self:tokenised(r)
   r.last_s = r.last_s or C.pl_now_s()
   r.first_s = r.first_s or r.last_s
@@ -591,6 +591,7 @@ end
 function Engine:close()
   self:between_steps "close"
   if self.front then self.front:close() end
+  self.front = nil
   self:interpret(false)
   if self.ptr then C.pl_engine_close(abi.gc(self.ptr, nil)) end
   C.pl_kv_close(self.kv)

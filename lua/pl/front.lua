@@ -112,7 +112,7 @@ function Front:ask(id, kind, code, data)
 end
 
 --- A letter that nobody is at yet is not answered any more.
-function Front:drop(id) return C.pl_mail_drop(self.inbox, id) end
+function Front:drop(id) return self.ptr and C.pl_mail_drop(self.inbox, id) or 0 end
 
 --- Hands the answers that are there to on[kind](object, letter); a letter is gone when that returns.
 function Front:receive(on, object)

@@ -143,7 +143,8 @@ local function submit(self, o, at_once)
   local r = {}
   for k, v in pairs(o) do if not own[k] then r[k] = v end end
   if (o.ids == nil) == (o.prompt == nil) then err.raise "generate: want one of prompt and ids" end
-  local later = type(o.prompt) == "string" and #o.prompt >= M.long_text and not at_once
+  local later = type(o.prompt) == "string" and #o.prompt >= M.long_text
+    and self.pool.fronts > 0 and not at_once
   if not later then r.ids = o.ids or self:ids(o.prompt) end
   if not o.stop and not o.ignore_eos then r.stop = self:stops() end
   local text

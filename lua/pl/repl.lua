@@ -122,7 +122,7 @@ end
 -- Completion ------------------------------------------------------------------------------------------------
 
 local model_words = { "generate", "logits", "score", "ids", "plan", "tokenizer", "tree", "kv", "close",
-  "submit", "step" }
+  "submit", "step", "set_policy", "metrics", "incidents", "prof" }
 local tensor_words = { "slice", "reshape", "split", "heads", "flat", "values", "at", "to", "type", "size",
   "describe", "close" }
 

@@ -189,6 +189,12 @@ do
   verdict(seen[7][1] < 0 and seen[7][2] == "front: a letter of kind 99", "an unknown kind: " .. seen[7][2])
   verdict(seen[8][1] == 0 and seen[8][2] == m:tokenizer():decode(ids), "decoded: " .. seen[8][2])
 
+  local zero = load { fronts = 0 }
+  local at_once = zero:submit { prompt = words(300, 1), max_tokens = 1, ignore_eos = true }
+  verdict(not at_once.tokenising and not zero.engine.front, "without front threads, the engine's own tokenises")
+  verdict(#zero:incidents() == 0, "no incidents")
+  zero:close()
+
   -- closed, and given up by the collector, with letters on their way
   for i = 1, 20 do m:submit { prompt = words(3000, i) } end
   m:close()
