@@ -144,7 +144,7 @@ static int choose(candidate **out, int32_t *n_kept, const float *x, int32_t n, f
     for (int32_t i = 0; i < n; i++) {
         const int b = bin_of(top, x[i]);
         count[b]++;
-        mass[b] += exp((double)x[i] - (double)top);
+        if (o->top_p < 1) mass[b] += exp((double)x[i] - (double)top);
     }
     for (int b = 0; b < N_BINS; b++) total += mass[b];
     int last = N_BINS - 1; /* the last bin that can hold a kept token */
@@ -185,19 +185,36 @@ static int choose(candidate **out, int32_t *n_kept, const float *x, int32_t n, f
     return PL_OK;
 }
 
+/* By inverse CDF over a whole row, in its order. The sums that the first pass leaves on its way say where the second one
+ * begins. */
+static int32_t draw_any(const float *x, int32_t n, float top, double u)
+{
+    enum { MARKS = 256 };
+    const int32_t step = (n + MARKS - 1) / MARKS;
+    double mark[MARKS], total = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (i % step == 0) mark[i / step] = total;
+        total += exp((double)x[i] - (double)top);
+    }
+    int32_t at = (n - 1) / step, token = 0;
+    while (at > 0 && mark[at] > u * total) at--;
+    double cum = mark[at];
+    for (int32_t i = at * step; i < n; i++) {
+        const double e = exp((double)x[i] - (double)top);
+        cum += e;
+        if (e > 0) token = i;
+        if (cum > u * total) break;
+    }
+    return token;
+}
+
 static int draw(int32_t *token, const float *x, int32_t n, float top, const pl_sample_opts *o, uint64_t counter,
                 pl_err *err)
 {
     const double u = uniform(o->seed, counter);
     double total = 0, cum = 0;
     if (o->top_k == 0 && o->top_p >= 1 && o->min_p <= 0) { /* nothing to cut: no order needed */
-        for (int32_t i = 0; i < n; i++) total += exp((double)x[i] - (double)top);
-        for (int32_t i = 0; i < n; i++) {
-            const double e = exp((double)x[i] - (double)top);
-            cum += e;
-            if (e > 0) *token = i;
-            if (cum > u * total) break;
-        }
+        *token = draw_any(x, n, top, u);
         return PL_OK;
     }
     candidate *c = NULL;
