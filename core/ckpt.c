@@ -361,9 +361,10 @@ void pl_ckpt_drop(pl_ckpt *c, int32_t i)
 void pl_ckpt_digest(const pl_ckpt *c, uint64_t digest[2])
 {
     crypto_generichash_state h;
+    const pl_toc *files = c->parts.n ? &c->parts : &c->toc;
     crypto_generichash_init(&h, NULL, 0, 2 * sizeof *digest);
-    for (int32_t i = 0; i < c->toc.n; i++) {
-        const pl_toc_entry *e = c->toc.by_name[i]; /* the same in whatever order and files they lie */
+    for (int32_t i = 0; i < files->n; i++) {
+        const pl_toc_entry *e = files->by_name[i]; /* the same in whatever order and files they lie */
         const XXH128_hash_t values = XXH3_128bits(c->file[e->file].data + e->offset, (size_t)e->bytes);
         crypto_generichash_update(&h, (const uint8_t *)e->name, strlen(e->name) + 1);
         crypto_generichash_update(&h, (const uint8_t *)e->format, strlen(e->format) + 1);
