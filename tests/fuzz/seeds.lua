@@ -74,6 +74,39 @@ write("safetensors", "sizes", '\1{"a":{"dtype":"F8_E4M3","shape":[4294967296,429
 write("safetensors", "index", '\2{"metadata":{"total_size":8},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-1.safetensors"}}')
 write("safetensors", "index-up", '\2{"weight_map":{"a":"../m-1.safetensors"}}')
 
+-- quantised checkpoints: config, head, data (quantised.c). A tensor is NAME DTYPE SIZES
+local width = { I64 = 8, I32 = 4, F32 = 4, F16 = 2, BF16 = 2, U8 = 1, F8_E4M3 = 1 }
+local function quantised(name, config, tensors, data)
+  local parts, at = {}, 0
+  for spec in tensors:gmatch "[^;]+" do
+    local tensor_name, dtype, sizes = spec:match "(%S+) (%S+) (%S+)"
+    local n = width[dtype]
+    for d in sizes:gmatch "%d+" do n = n * tonumber(d) end
+    parts[#parts + 1] = ('"%s":{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}'):format(tensor_name, dtype, sizes, at, at + n)
+    at = at + n
+  end
+  write("quantised", name, ('{"quantization_config":{%s}}'):format(config) .. "\0{" .. table.concat(parts, ",") .. "}\0" .. (data or "\17"))
+end
+local function ct(weights) return '"quant_method":"compressed-tensors","format":"mixed-precision","ignore":["lm_head","re:.*gate"],"config_groups":{"a":'
+  .. '{"targets":["Linear","re:m.*"],"weights":{' .. weights .. "}}}" end
+quantised("ct-int4", ct '"num_bits":4,"type":"int","symmetric":true,"strategy":"group","group_size":32,"actorder":null',
+  "m.weight_packed I32 2,8;m.weight_scale BF16 2,2;m.weight_shape I64 2;n.bias F32 1")
+quantised("ct-zeros", ct '"num_bits":4,"type":"int","symmetric":false,"strategy":"channel"',
+  "m.weight_packed I32 9,4;m.weight_scale F16 9,1;m.weight_zero_point I32 2,1")
+quantised("ct-f8", ct '"num_bits":8,"type":"float","strategy":"block","block_structure":[2,48]', "m.weight F8_E4M3 3,100;m.weight_scale BF16 2,3")
+quantised("ct-nvfp4", ct '"num_bits":4,"type":"float","strategy":"tensor_group","group_size":16',
+  "m.weight_packed U8 2,32;m.weight_scale F8_E4M3 2,4;m.weight_global_scale F32 1;m.input_global_scale F32 1")
+quantised("ct-mxfp4", ct '"num_bits":4,"type":"float","strategy":"group","group_size":32', "m.weight_packed U8 2,32;m.weight_scale U8 2,2")
+quantised("fp8", '"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128],"modules_to_not_convert":["gate","a.*.b"]',
+  "m.weight F8_E4M3 2,160;m.weight_scale_inv F32 1,2;gate.weight BF16 2,2")
+quantised("fp8-tensor", '"quant_method":"fp8"', "m.weight F8_E4M3 2,96;m.weight_scale F32 1;m.input_scale F32 1")
+quantised("gptq", '"quant_method":"gptq","bits":4,"group_size":32', "m.qweight I32 8,8;m.scales F16 2,8;m.qzeros I32 2,1;m.g_idx I32 64")
+quantised("gptq-v2", '"quant_method":"gptq","bits":4,"group_size":-1,"checkpoint_format":"gptq_v2"', "m.qweight I32 8,8;m.scales F16 1,8;m.qzeros I32 1,1", "w")
+quantised("awq", '"quant_method":"awq","bits":4,"group_size":64,"version":"gemm"', "m.qweight I32 64,2;m.scales F16 1,16;m.qzeros I32 1,2")
+quantised("modelopt", '"quant_method":"modelopt","quant_algo":"NVFP4","exclude_modules":["lm_head*"]',
+  "m.weight U8 2,32;m.weight_scale F8_E4M3 2,4;m.weight_scale_2 F32 1;m.input_scale F32 1")
+quantised("mxfp4", '"quant_method":"mxfp4"', "m_blocks U8 2,3,2,16;m_scales U8 2,3,2")
+
 -- config.json
 write("config_json", "llama", '{"architectures":["LlamaForCausalLM"],"hidden_size":192,"rms_norm_eps":1e-05,"rope_scaling":null,'
   .. '"tie_word_embeddings":false,"eos_token_id":[0,2],"rope":{"factor":8.0,"type":"yarn","list":[1,2.5]}}')
