@@ -178,6 +178,7 @@ static int advance(pl_engine *e, int32_t i, const float *logits, pl_err *err)
         return PL_OK;
     }
     double mark = pl_prof_mark(e->prof);
+    s->sample.n_bias = s->n_bias + (r->n_out < s->min_out ? s->n_stop : 0);
     if (e->prog)
         PL_TRY(pl_sample(&out, logits, e->o.n_vocab, &s->sample, s->token, s->n, r->n_prompt, e->scratch, err));
     else

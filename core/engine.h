@@ -23,6 +23,7 @@ typedef struct slot {
     double last_s;    /* of the last token */
     int32_t *bias_id; /* own copies, that sample points to */
     float *bias;
+    int32_t n_bias, min_out; /* below min_out tokens its stop tokens are out of the question, as biases behind n_bias */
     pl_sample_opts sample;
 } slot;
 

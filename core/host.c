@@ -52,6 +52,22 @@ void pl_host_init(void)
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write */
 }
 
+static volatile sig_atomic_t n_signals[2];
+static void on_signal(int sig) { n_signals[sig == SIGTERM]++; }
+
+int32_t pl_host_signals(int32_t sig)
+{
+    _Static_assert(PL_SIGHUP == SIGHUP && PL_SIGTERM == SIGTERM, "numbers of signals");
+    if (sig != SIGHUP && sig != SIGTERM) return 0;
+    struct sigaction a;
+    sigaction(sig, NULL, &a);
+    if (a.sa_handler != on_signal) {
+        a = (struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART};
+        sigaction(sig, &a, NULL);
+    }
+    return n_signals[sig == SIGTERM];
+}
+
 bool pl_host_interrupted(bool clear)
 {
     const bool was = interrupted != 0;

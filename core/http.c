@@ -302,9 +302,10 @@ int pl_http_begin(pl_http *h, int64_t id, int32_t status, const char *headers, p
 int pl_http_append(pl_http *h, pl_http_conn *c, const void *data, int64_t n)
 {
     if (c->out_n + n > h->o.buffer_bytes) return PL_EFULL;
+    if (n == 0) return PL_OK;
     if (c->out_n == 0) c->out_at = 0, c->deadline_s = pl_now_s() + h->o.send_s;
     if (c->out_at + c->out_n + n > c->out_cap) {
-        memmove(c->out, c->out + c->out_at, (size_t)c->out_n);
+        if (c->out_n) memmove(c->out, c->out + c->out_at, (size_t)c->out_n);
         c->out_at = 0;
         if (c->out_n + n > c->out_cap) {
             const int64_t cap = pl_max(2 * c->out_cap, pl_max(c->out_n + n, 1024));

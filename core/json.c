@@ -1,4 +1,4 @@
-/* json.c: parses JSON text from a file. */
+/* json.c: parses JSON text from a file, and judges one from a client. */
 #include "json.h"
 
 json_t *pl_json_object(const char *text, int64_t n, const char *what, pl_err *err)
@@ -13,4 +13,30 @@ json_t *pl_json_object(const char *text, int64_t n, const char *what, pl_err *er
     }
     pl_fail(err, PL_EFORMAT, "%s: JSON, byte %d: %.120s", what, why.position, why.text);
     return NULL;
+}
+
+int pl_json_check(const char *text, int64_t n, int32_t max_depth, int32_t max_values, pl_err *err)
+{
+    /* jansson takes some hundred bytes for a value of two: how many there are at most shows without it */
+    int32_t depth = 0, values = 1;
+    bool in_text = false;
+    for (int64_t i = 0; i < n; i++) {
+        const char c = text[i];
+        if (in_text && c == '\\') {
+            i++;
+        } else if (c == '"') {
+            in_text = !in_text;
+        } else if (!in_text) {
+            values += c == ',' || c == '[' || c == '{';
+            depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+            if (depth > max_depth)
+                return pl_fail(err, PL_ELIMIT, "JSON: more than %d lists and objects in each other", max_depth);
+            if (values > max_values) return pl_fail(err, PL_ELIMIT, "JSON: more than %d values", max_values);
+        }
+    }
+    json_error_t why;
+    json_t *root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    if (!root) return pl_fail(err, PL_EFORMAT, "JSON, byte %d: %.150s", why.position, why.text);
+    json_decref(root);
+    return PL_OK;
 }

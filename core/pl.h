@@ -370,12 +370,13 @@ typedef struct pl_request_opts {
     double arrived_s;  /* simulations: when it came; 0: now */
     const void *salt;  /* [n_salt] requests share cached prefixes only with the same tenant and salt */
     int32_t n_salt;
-    bool later; /* the prompt is still a text: pl_engine_prompt brings its tokens */
+    int32_t min_out; /* tokens of the answer before which no stop token is chosen */
+    bool later;      /* the prompt is still a text: pl_engine_prompt brings its tokens */
     pl_sample_opts sample;
 } pl_request_opts;
 typedef struct pl_event {
     int64_t id;
-    int32_t finish, n_out;
+    int32_t finish, n_out, n_cached; /* n_cached: as of the request */
     pl_sampled sampled;
 } pl_event; /* token -1: none, only the end */
 enum { PL_HIST_BUCKETS = 40 };
@@ -559,10 +560,15 @@ void pl_http_note(pl_http *h, int64_t id, const char *json); /* `"name":value,..
 void pl_http_beat(pl_http *h, bool ready, bool stepped);
 void pl_http_get_stats(pl_http *h, pl_http_stats *out);
 
+/* json: a text from outside before it is decoded: UTF-8, no key twice, not too deep, not too many values. */
+int pl_json_check(const char *text, int64_t n, int32_t max_depth, int32_t max_values, pl_err *err);
+
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */
 /* Sleeps until fd (pl_mail_fd; -1: none) is readable: 1; the time is over: 0; Ctrl-C, which is not cleared: PL_ECANCEL. */
 int pl_host_wait(int32_t fd, double timeout_s);
+enum { PL_SIGHUP = 1, PL_SIGTERM = 15 };
+int32_t pl_host_signals(int32_t sig); /* how often one of these came; not heeded before it is asked for */
 bool pl_host_is_tty(int32_t fd);
 /* A file of n bytes, whole or not at all: written beside `path` under another name, which is then `path`. What is no
  * regular file (a device, a pipe) is written as it is. */

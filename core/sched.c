@@ -3,6 +3,7 @@
  * have, so that a step that is planned can run. */
 #include "engine.h"
 #include "mem.h"
+#include <math.h>
 #include <stdlib.h>
 
 /* Queues ------------------------------------------------------------------------------------------------- */
@@ -123,10 +124,21 @@ static int fill_slot(slot *s, const pl_request_opts *o, pl_err *err)
     s->n = s->cap = o->n_prompt;
     s->stop = copy_of(o->stop, (size_t)o->n_stop * sizeof *o->stop);
     s->n_stop = o->n_stop;
-    s->sample.bias_id = s->bias_id = copy_of(o->sample.bias_id, (size_t)o->sample.n_bias * sizeof *s->bias_id);
-    s->sample.bias = s->bias = copy_of(o->sample.bias, (size_t)o->sample.n_bias * sizeof *s->bias);
+    s->n_bias = o->sample.n_bias;
+    s->min_out = o->min_out;
+    const size_t n_biases = (size_t)s->n_bias + (size_t)s->n_stop;
+    s->sample.bias_id = s->bias_id = calloc(n_biases + 1, sizeof *s->bias_id);
+    s->sample.bias = s->bias = calloc(n_biases + 1, sizeof *s->bias);
     s->planned = -1;
-    if (s->token && s->stop && s->bias_id && s->bias) return PL_OK;
+    if (s->token && s->stop && s->bias_id && s->bias) {
+        if (s->n_bias) memcpy(s->bias_id, o->sample.bias_id, (size_t)s->n_bias * sizeof *s->bias_id);
+        if (s->n_bias) memcpy(s->bias, o->sample.bias, (size_t)s->n_bias * sizeof *s->bias);
+        for (int32_t k = 0; k < s->n_stop; k++) {
+            s->bias_id[s->n_bias + k] = s->stop[k];
+            s->bias[s->n_bias + k] = -INFINITY;
+        }
+        return PL_OK;
+    }
     pl_sched_clear(s);
     return pl_fail(err, PL_ENOMEM, "request: no memory for a prompt of %d tokens", o->n_prompt);
 }
@@ -200,7 +212,11 @@ void pl_sched_post(pl_engine *e, int32_t i, const pl_sampled *s)
 {
     PL_ASSERT(e->n_events < e->event_cap);
     pl_event *v = &e->event[e->n_events++];
-    *v = (pl_event){.id = e->req[i].id, .finish = e->req[i].finish, .n_out = e->req[i].n_out, .sampled = {.token = -1}};
+    *v = (pl_event){.id = e->req[i].id,
+                    .finish = e->req[i].finish,
+                    .n_out = e->req[i].n_out,
+                    .n_cached = e->req[i].n_cached,
+                    .sampled = {.token = -1}};
     if (s) v->sampled = *s;
 }
 

@@ -269,8 +269,9 @@ local function bias(t)
     end
   end
 end
-local request_fields = { "ids", ids = id_list, max_tokens = schema.whole(0), stop = schema.list(schema.whole(0), 0),
-  priority = number(-2 ^ 31, 2 ^ 31 - 1), tenant = schema.whole(0, MAX_TENANTS - 1), deadline = number(0, 1e9),
+local request_fields = { "ids", ids = id_list, max_tokens = schema.whole(0), min_tokens = schema.whole(0),
+  stop = schema.list(schema.whole(0), 0), priority = number(-2 ^ 31, 2 ^ 31 - 1),
+  tenant = schema.whole(0, MAX_TENANTS - 1), deadline = number(0, 1e9),
   cache_salt = "string",
   temperature = number(0, 100), top_p = number(1e-6, 1), min_p = number(0, 1), top_k = schema.whole(0),
     seed = schema.whole(0, 2 ^ 53),
@@ -293,8 +294,9 @@ end
 --- Submit a request: { ids =, max_tokens =, stop = { ids }, temperature =, top_p =, ... on_token =
 --- function(id, event) }. Returns it with `ids` of the answer and, when it is over, `finish`; or nil and a
 --- code where there is no room. With a text (and a tokenizer) in place of ids, a front thread tokenises it while the
---- engine goes on; what is wrong with the prompt is then the request's own `error`, with finish "error".
-function Engine:submit(o, text, tok)
+--- engine goes on; what is wrong with the prompt is then the request's own `error`, with finish "error". flags:
+--- PL_TOK_* for the text; default PL_TOK_BOS.
+function Engine:submit(o, text, tok, flags)
   if self.stopped then err.raise "engine: stopped, as a page was found in other hands (integrity.on_mismatch)" end
   o = schema.check("request", text and text_fields or request_fields, o)
   if text then self:open_front(tok) end
@@ -304,7 +306,7 @@ function Engine:submit(o, text, tok)
   for k, v in next, o.logit_bias or {} do bias_ids[#bias_ids + 1], biases[#biases + 1] = k, v end
   local bias_id, bias_of = abi.array("int32_t", bias_ids), abi.array("float", biases)
   q.prompt, q.n_prompt, q.stop, q.n_stop, q.later = prompt, #(o.ids or {}), stop, #(o.stop or {}), text ~= nil
-  q.max_out, q.priority = o.max_tokens or 256, o.priority or 0
+  q.max_out, q.min_out, q.priority = o.max_tokens or 256, o.min_tokens or 0, o.priority or 0
   q.tenant, q.deadline_s = o.tenant or 0, o.deadline or 0
   q.salt, q.n_salt = o.cache_salt, #(o.cache_salt or "")
   local s = q.sample
@@ -315,7 +317,7 @@ function Engine:submit(o, text, tok)
   s.bias_id, s.bias, s.n_bias = bias_id, bias_of, #biases
   local ok, code = check(C.pl_engine_submit(self.ptr, q, id, e))
   if not ok then return nil, code end
-  local r = { id = id[0], prompt_tokens = o.ids and #o.ids, ids = {}, on_token = o.on_token,
+  local r = { id = id[0], prompt_tokens = o.ids and #o.ids, ids = {}, n_out = 0, on_token = o.on_token,
     submitted_s = C.pl_now_s() }
   if o.logprobs and o.logprobs >= 0 then r.logprobs = {} end
   self.requests[tonumber(id[0])] = r
@@ -324,7 +326,7 @@ function Engine:submit(o, text, tok)
     r.tokenising, r.max_tokens = true, q.max_out
     r.gives_up_s = o.deadline and o.deadline > 0 and r.submitted_s + o.deadline or math.huge
     self.n_texts = self.n_texts + 1
-    ok, code = self.front:ask(r.id, front.kinds.encode, C.PL_TOK_BOS, text)
+    ok, code = self.front:ask(r.id, front.kinds.encode, flags or C.PL_TOK_BOS, text)
     if not ok then
       self:fail(r, code)
       return nil, code
@@ -546,6 +548,7 @@ function Engine:hand_out()
     local r = self.requests[key]
     if r then
       local why = finish[v.finish]
+      r.n_out, r.n_cached = v.n_out, r.n_cached or v.n_cached -- n_cached: as it was for its first token
       if v.sampled.token >= 0 then
         r.first_s = r.first_s or now
         r.last_s = now

@@ -1,0 +1,367 @@
+-- OpenAI's dialect: what a request may say, and what answers look like. A field that is known but not honoured is an
+-- error that names it; one that nobody knows is passed over. An answer and a stream are made from the same list of
+-- pieces.
+local json, schema = require "pl.json", require "pl.schema"
+local M = {}
+
+local null = require("cjson").null
+local whole, number = schema.whole, schema.number
+
+M.MAX_CHOICES, M.MAX_STOPS, M.MAX_LIST = 128, 16, 1024
+
+-- Refusals ------------------------------------------------------------------------------------------------
+
+local Refusal = { __tostring = function(r) return r.message end }
+Refusal.__index = Refusal
+
+local types = { [401] = "authentication_error", [404] = "not_found_error", [405] = "invalid_request_error",
+  [429] = "rate_limit_error", [500] = "server_error", [503] = "server_error" }
+
+--- An error that is the client's to hear: o.param, o.code, o.status (default 400).
+function M.refusal(message, o)
+  o = o or {}
+  return setmetatable({ message = message, param = o.param, code = o.code, status = o.status or 400 }, Refusal)
+end
+function M.is_refusal(e) return getmetatable(e) == Refusal end
+local function refuse(message, param, code) error(M.refusal(message, { param = param, code = code }), 0) end
+
+--- The body of an error.
+function M.error_body(r)
+  return { error = { message = r.message, type = types[r.status] or "invalid_request_error",
+    param = r.param or json.null, code = r.code or json.null } }
+end
+
+-- Fields ---------------------------------------------------------------------------------------------------
+
+local function list_of(want, most)
+  local list = schema.list(want, 0)
+  return function(v)
+    if type(v) == "table" and #v > most then return ("a list of %d, want at most %d"):format(#v, most) end
+    if type(v) == "table" and next(v) ~= nil and #v == 0 then return "an object, want a list" end
+    return list(v)
+  end
+end
+local function object(v)
+  if type(v) ~= "table" or #v > 0 then return schema.show(v) .. ", want an object" end
+end
+local function text(least, most)
+  return function(v)
+    if type(v) ~= "string" or #v < least or #v > most then
+      return ("%s, want a text of %d to %d bytes"):format(schema.show(v), least, most)
+    end
+  end
+end
+local function either(a, b)
+  return function(v)
+    local bad = schema.wrong(v, a)
+    return bad and schema.wrong(v, b) and bad
+  end
+end
+local stop_text = text(1, 1024)
+local ids = list_of(whole(0), 2 ^ 22)
+local function any() end
+
+local common = { model = "string", max_tokens = whole(0), temperature = number(0, 100), top_p = number(1e-6, 1),
+  n = whole(1, M.MAX_CHOICES), stream = "boolean", stream_options = object,
+  stop = either(stop_text, list_of(stop_text, M.MAX_STOPS)), presence_penalty = number(-2, 2),
+  frequency_penalty = number(-2, 2), logit_bias = object, seed = whole(-2 ^ 53, 2 ^ 53), user = "string",
+  -- beyond OpenAI's
+  top_k = whole(-1), min_p = number(0, 1), repetition_penalty = number(0.01, 100),
+  stop_token_ids = list_of(whole(0), M.MAX_LIST), include_stop_str_in_output = "boolean", ignore_eos = "boolean",
+  min_tokens = whole(0), cache_salt = text(1, 256), priority = whole(-2 ^ 31 + 1, 2 ^ 31 - 1),
+  add_special_tokens = "boolean" }
+local completion = { prompt = any, logprobs = whole(0, 20), echo = "boolean" }
+local chat = { messages = any, max_completion_tokens = whole(0), logprobs = "boolean", top_logprobs = whole(0, 20),
+  tools = list_of(object, M.MAX_LIST), tool_choice = either("string", object), chat_template_kwargs = object,
+  add_generation_prompt = "boolean", continue_final_message = "boolean" }
+for k, v in pairs(common) do completion[k], chat[k] = v, v end
+
+-- Known, and honoured in these values alone: a request that says anything else has to hear that it is not done.
+local function is(...)
+  local set = {}
+  for _, v in ipairs { ... } do set[v] = true end
+  return function(v) return set[v] end
+end
+local function empty(v) return type(v) == "table" and next(v) == nil end
+local never = function() return false end
+local neutral = { response_format = function(v) return type(v) == "table" and v.type == "text" end,
+  reasoning_effort = never, functions = empty, function_call = is "none", audio = never, prediction = never,
+  modalities = function(v) return type(v) == "table" and #v == 1 and v[1] == "text" end, web_search_options = never,
+  store = is(false), service_tier = is("auto", "default"), verbosity = never, suffix = is "", prompt_logprobs = never,
+  allowed_token_ids = never, bad_words = empty, truncate_prompt_tokens = never, structured_outputs = never,
+  guided_json = never, guided_regex = never, guided_choice = never, guided_grammar = never, grammar = never,
+  json_schema = never, skip_special_tokens = is(true), spaces_between_special_tokens = is(true), chat_template = never,
+  documents = empty, use_beam_search = is(false), length_penalty = is(1), early_stopping = is(false),
+  logits_processors = empty, logits_processor_pattern = never, return_token_ids = is(false),
+  return_tokens_as_token_ids = is(false), echo = is(false), best_of = never, mm_processor_kwargs = never,
+  kv_transfer_params = never, vllm_xargs = empty, prompt_embeds = never, enable_response_messages = is(false),
+  parallel_tool_calls = is(true, false), tools = empty, tool_choice = is("none", "auto") }
+
+--- The fields of a body that are known, checked. null is as good as absent.
+local function read(fields, body)
+  if type(body) ~= "table" or #body > 0 then refuse("the body is no JSON object") end
+  local out, names = {}, {}
+  for k in pairs(body) do names[#names + 1] = tostring(k) end
+  table.sort(names) -- the same complaint every time
+  for _, k in ipairs(names) do
+    local v = body[k]
+    if v == null then v = nil end
+    if v ~= nil and fields[k] then
+      local bad, part = schema.wrong(v, fields[k])
+      if bad then refuse(("%s%s: %s"):format(k, part or "", bad), k) end
+      out[k] = v
+    elseif v ~= nil and neutral[k] and not (k == "best_of" and v == (body.n or 1)) and not neutral[k](v) then
+      refuse(("%s: not supported, or not in this value"):format(k), k, "unsupported_parameter")
+    end
+  end
+  return out
+end
+
+-- What both kinds of request have in common: the options of the engine, and of the answer.
+local function options_of(f, model)
+  if f.model and f.model ~= model.name then
+    error(M.refusal(("the model '%s' does not exist"):format(#f.model > 100 and f.model:sub(1, 100) or f.model),
+      { status = 404, param = "model", code = "model_not_found" }), 0)
+  end
+  local stream = f.stream_options or {}
+  if f.stream_options and not f.stream then refuse("stream_options: only with stream", "stream_options") end
+  for k, v in pairs(stream) do
+    if v ~= null and v ~= false and not (k == "include_usage" and v == true) and
+      (k == "include_usage" or k == "continuous_usage_stats") then
+      refuse(("stream_options.%s: not supported, or not in this value"):format(k), "stream_options")
+    end
+  end
+  local bias, n = {}, 0
+  for k, v in pairs(f.logit_bias or {}) do
+    local id = tostring(k):match "^%d+$" and tonumber(k)
+    n = n + 1
+    if not id or id >= model.vocab then
+      refuse(("logit_bias: '%s', want a token id below %d"):format(tostring(k):sub(1, 40), model.vocab), "logit_bias")
+    end
+    local bad = schema.wrong(v, number(-100, 100))
+    if bad then refuse(("logit_bias['%d']: %s"):format(id, bad), "logit_bias") end
+    bias[id] = v
+  end
+  if n > M.MAX_LIST then refuse(("logit_bias: %d entries, want at most %d"):format(n, M.MAX_LIST), "logit_bias") end
+  for _, id in ipairs(f.stop_token_ids or {}) do
+    if id >= model.vocab then
+      refuse(("stop_token_ids: %d, want ids below %d"):format(id, model.vocab), "stop_token_ids")
+    end
+  end
+  local stops = f.ignore_eos and {} or { unpack(model.stops) }
+  for _, id in ipairs(f.stop_token_ids or {}) do stops[#stops + 1] = id end
+  local engine = { temperature = f.temperature or 1, top_p = f.top_p or 1, min_p = f.min_p or 0,
+    top_k = math.max(f.top_k or 0, 0), repetition_penalty = f.repetition_penalty,
+    presence_penalty = f.presence_penalty, frequency_penalty = f.frequency_penalty, min_tokens = f.min_tokens,
+    logit_bias = bias, stop = stops, cache_salt = f.cache_salt, priority = -(f.priority or 0) }
+  return { engine = engine, n = f.n or 1, stream = f.stream or false, usage = stream.include_usage == true,
+    stops = type(f.stop) == "string" and { f.stop } or f.stop or {}, seed = f.seed and f.seed % 2 ^ 53,
+    keep_stop = f.include_stop_str_in_output, min_tokens = f.min_tokens or 0, max_tokens = f.max_tokens,
+    bos = f.add_special_tokens ~= false }
+end
+
+-- Prompts of a completion: a text, texts, ids, or lists of ids.
+local function prompts_of(v)
+  if type(v) == "string" then return { v } end
+  if type(v) ~= "table" or #v == 0 then refuse("prompt: want a text, a list of texts, ids, or a list of lists of ids",
+    "prompt") end
+  if type(v[1]) == "number" then
+    local bad, part = ids(v)
+    if bad then refuse(("prompt%s: %s"):format(part or "", bad), "prompt") end
+    return { v }
+  end
+  for i, p in ipairs(v) do
+    local bad, part
+    if type(v[1]) == "string" then
+      if type(p) ~= "string" then bad = schema.show(p) .. ", want a text" end
+    else
+      bad, part = ids(p)
+    end
+    if bad then refuse(("prompt[%d]%s: %s"):format(i, part or "", bad), "prompt") end
+  end
+  return v
+end
+
+--- A body of /v1/completions: { prompts, n, stream, usage, stops, echo, logprobs, engine = options, ... }.
+function M.completion(body, model)
+  local f = read(completion, body)
+  if f.prompt == nil then refuse("prompt: missing", "prompt") end
+  local o = options_of(f, model)
+  o.kind, o.prompts, o.echo = "completion", prompts_of(f.prompt), f.echo
+  if o.echo and f.logprobs then refuse("echo: not supported together with logprobs", "echo") end
+  if #o.prompts * o.n > M.MAX_CHOICES then
+    refuse(("prompt: %d prompts of %d answers each, want at most %d in all"):format(#o.prompts, o.n, M.MAX_CHOICES),
+      "prompt")
+  end
+  o.max_tokens = o.max_tokens or 16
+  o.logprobs = f.logprobs
+  return o
+end
+
+local function content_of(c, where)
+  if c == nil or c == null then return nil end
+  if type(c) == "string" then return c end
+  if type(c) ~= "table" then refuse(where .. ".content: want a text or a list of parts", "messages") end
+  local out = {}
+  for i, part in ipairs(c) do
+    if type(part) ~= "table" or part.type ~= "text" or type(part.text) ~= "string" then
+      refuse(("%s.content[%d]: only parts of type 'text' are supported"):format(where, i), "messages")
+    end
+    out[i] = part.text
+  end
+  return table.concat(out, "\n")
+end
+
+--- A body of /v1/chat/completions; o.messages goes to the model's template.
+function M.chat(body, model)
+  local f = read(chat, body)
+  local messages = f.messages
+  if type(messages) ~= "table" or #messages == 0 then refuse("messages: want a list of messages", "messages") end
+  for i, m in ipairs(messages) do
+    local where = ("messages[%d]"):format(i)
+    if type(m) ~= "table" or type(m.role) ~= "string" then
+      refuse(where .. ": want an object with a role", "messages")
+    end
+    m.content = content_of(m.content, where)
+    if type(m.tool_calls) == "table" and next(m.tool_calls) == nil then m.tool_calls = nil end
+    if m.content == nil and (m.tool_calls == nil or m.tool_calls == null) then
+      refuse(where .. ".content: missing", "messages")
+    end
+  end
+  if f.top_logprobs and not f.logprobs then refuse("top_logprobs: only with logprobs", "top_logprobs") end
+  if f.tools and #f.tools > 0 and f.tool_choice ~= "none" then
+    refuse("tools: calls are not supported yet, want tool_choice 'none'", "tools", "unsupported_parameter")
+  end
+  if f.tool_choice and f.tool_choice ~= "none" and f.tool_choice ~= "auto" then
+    refuse("tool_choice: calls are not supported yet", "tool_choice", "unsupported_parameter")
+  end
+  if f.continue_final_message and f.add_generation_prompt then
+    refuse("continue_final_message: not with add_generation_prompt", "continue_final_message")
+  end
+  local o = options_of(f, model)
+  o.kind, o.messages, o.template = "chat", messages, f.chat_template_kwargs or {}
+  o.generation_prompt = not f.continue_final_message and f.add_generation_prompt ~= false
+  o.continues = f.continue_final_message
+  if f.max_tokens and f.max_completion_tokens and f.max_tokens ~= f.max_completion_tokens then
+    refuse("max_tokens: not the same as max_completion_tokens", "max_tokens")
+  end
+  o.max_tokens = f.max_completion_tokens or f.max_tokens
+  if f.logprobs then o.logprobs = f.top_logprobs or 0 end
+  return o
+end
+
+-- Answers --------------------------------------------------------------------------------------------------
+
+local function finish_of(choice) return choice.finish or json.null end
+
+function M.usage_of(job)
+  return { prompt_tokens = job.prompt_tokens, completion_tokens = job.completion_tokens,
+    total_tokens = job.prompt_tokens + job.completion_tokens,
+    prompt_tokens_details = { cached_tokens = job.cached_tokens },
+    completion_tokens_details = { reasoning_tokens = 0 } }
+end
+
+-- logprobs of chat: of each token its bytes, so that texts that span tokens can be put together
+local function chat_logprobs(list)
+  if not list then return json.null end
+  local content = json.list {}
+  local function entry(t) return { token = t.text, bytes = json.list { t.bytes:byte(1, -1) }, logprob = t.logprob } end
+  for i, t in ipairs(list) do
+    content[i] = entry(t)
+    content[i].top_logprobs = json.list {}
+    for k, other in ipairs(t.top) do content[i].top_logprobs[k] = entry(other) end
+  end
+  return { content = content, refusal = json.null }
+end
+
+local function completion_logprobs(list, offset)
+  if not list then return json.null end
+  local out = { tokens = json.list {}, token_logprobs = json.list {}, top_logprobs = json.list {},
+    text_offset = json.list {} }
+  for i, t in ipairs(list) do
+    out.tokens[i], out.token_logprobs[i], out.text_offset[i] = t.text, t.logprob, offset
+    local top = { [t.text] = t.logprob }
+    for _, other in ipairs(t.top) do top[other.text] = other.logprob end
+    out.top_logprobs[i] = top
+    local _, n = t.text:gsub("[^\128-\191]", "")
+    offset = offset + n
+  end
+  return out, offset
+end
+
+local function envelope(job, object_name, choices)
+  return { id = job.name, object = object_name, created = job.created, model = job.model, choices = json.list(choices),
+    system_fingerprint = job.fingerprint }
+end
+
+--- The whole answer.
+function M.answer(job)
+  local choices = {}
+  for i, c in ipairs(job.choices) do
+    local parts, lps = {}, job.o.logprobs and {} or nil
+    for k, piece in ipairs(c.pieces) do
+      parts[k] = piece.text
+      for _, t in ipairs(piece.logprobs or {}) do lps[#lps + 1] = t end
+    end
+    local said = table.concat(parts)
+    choices[i] = { index = i - 1, finish_reason = finish_of(c) }
+    if job.o.kind == "chat" then
+      choices[i].message = { role = "assistant", content = said, refusal = json.null }
+      choices[i].logprobs = chat_logprobs(lps)
+    else
+      choices[i].text = said
+      choices[i].logprobs = completion_logprobs(lps, 0)
+    end
+  end
+  local out = envelope(job, job.o.kind == "chat" and "chat.completion" or "text_completion", choices)
+  out.usage = M.usage_of(job)
+  return out
+end
+
+local function frame(t) return "data: " .. json.encode(t) .. "\n\n" end
+M.DONE = "data: [DONE]\n\n"
+
+local function chunk(job, choice)
+  local out = envelope(job, job.o.kind == "chat" and "chat.completion.chunk" or "text_completion", { choice })
+  if job.o.usage then out.usage = json.null end
+  return frame(out)
+end
+
+local function delta(job, c, d, logprobs, finish)
+  return chunk(job, { index = c.index, delta = d, logprobs = chat_logprobs(logprobs),
+    finish_reason = finish or json.null })
+end
+
+--- The frames that a stream begins with.
+function M.first_frames(job)
+  local out = {}
+  if job.o.kind ~= "chat" then return "" end
+  for i, c in ipairs(job.choices) do out[i] = delta(job, c, { role = "assistant", content = "" }) end
+  return table.concat(out)
+end
+
+--- The frame of one piece of a choice's text.
+function M.piece_frame(job, c, piece)
+  if job.o.kind == "chat" then return delta(job, c, { content = piece.text }, piece.logprobs) end
+  local lps
+  lps, c.offset = completion_logprobs(piece.logprobs, c.offset or 0)
+  return chunk(job, { index = c.index, text = piece.text, logprobs = lps, finish_reason = json.null })
+end
+
+--- The frame that ends a choice.
+function M.finish_frame(job, c)
+  if job.o.kind == "chat" then return delta(job, c, {}, nil, c.finish) end
+  return chunk(job, { index = c.index, text = "", logprobs = json.null, finish_reason = c.finish })
+end
+
+--- The frames that end a stream.
+function M.last_frames(job)
+  if not job.o.usage then return M.DONE end
+  local out = envelope(job, job.o.kind == "chat" and "chat.completion.chunk" or "text_completion", {})
+  out.usage = M.usage_of(job)
+  return frame(out) .. M.DONE
+end
+
+function M.error_frame(refusal) return frame(M.error_body(refusal)) end
+
+return M

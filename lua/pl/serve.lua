@@ -1,0 +1,288 @@
+-- The server: HTTP requests in, the engine's steps, answers out, in one loop of one thread. The engine never waits for
+-- a client; a client that has gone is cancelled before the next step. What is served is a table of data, see M.open.
+local abi, err, json = require "pl.abi", require "pl.err", require "pl.json"
+local http, openai, prometheus = require "pl.http", require "pl.openai", require "pl.prometheus"
+local answers = require "pl.answers"
+local C = abi.C
+local M = {}
+
+local Server = {}
+Server.__index = Server
+
+local IDLE_S, PER_TURN, FLUSH_S = 0.25, 64, 5
+local RETRY = "Retry-After: 1\n"
+
+-- Routes ---------------------------------------------------------------------------------------------------
+
+local routes = {} -- path -> method -> function(server, request)
+local function route(method, path, f)
+  routes[path] = routes[path] or {}
+  routes[path][method] = f
+end
+
+local function body_of(r)
+  if r.body == "" then error(openai.refusal "the body is empty, want JSON", 0) end
+  local t, why = http.decode(r.body)
+  if t == nil then error(openai.refusal(why), 0) end
+  if type(t) ~= "table" then error(openai.refusal "the body is no JSON object", 0) end
+  return t
+end
+
+local function card(s)
+  return { id = s.model.name, object = "model", created = s.started, owned_by = "perilune",
+    max_model_len = s.engine_model.context }
+end
+route("GET", "/v1/models", function(s, r) s.http:json(r.id, 200, { object = "list", data = json.list { card(s) } }) end)
+route("GET", "/version", function(s, r) s.http:json(r.id, 200, { version = abi.version() }) end)
+
+route("GET", "/metrics", function(s, r)
+  s.http:answer(r.id, 200, prometheus.text(s.engine_model.engine, s.http:stats(), s.model.name, s.o.vllm_names),
+    "Content-Type: text/plain; version=0.0.4\n")
+end)
+
+route("POST", "/tokenize", function(s, r)
+  local t = body_of(r)
+  local text = t.prompt or t.content or t.text
+  if type(text) ~= "string" then error(openai.refusal("prompt: want a text", { param = "prompt" }), 0) end
+  local bos, specials = t.add_special_tokens ~= false, t.parse_special == true
+  local ids = s.engine_model:tokenizer():encode(text, { bos = bos, specials = specials })
+  s.http:json(r.id, 200, { tokens = json.list(ids), count = #ids, max_model_len = s.engine_model.context })
+end)
+
+route("POST", "/detokenize", function(s, r)
+  local t = body_of(r)
+  local ids = t.tokens
+  if type(ids) ~= "table" or next(ids) ~= nil and #ids == 0 then
+    error(openai.refusal("tokens: want a list of ids", { param = "tokens" }), 0)
+  end
+  for i, id in ipairs(ids) do
+    if type(id) ~= "number" or id % 1 ~= 0 or id < 0 or id >= s.model.vocab then
+      error(openai.refusal(("tokens[%d]: want an id below %d"):format(i, s.model.vocab), { param = "tokens" }), 0)
+    end
+  end
+  s.http:json(r.id, 200, { prompt = s.engine_model:tokenizer():decode(ids, { specials = true }) })
+end)
+
+route("POST", "/v1/completions", function(s, r) s:submit(r, openai.completion(body_of(r), s.model)) end)
+
+route("POST", "/v1/chat/completions", function(s, r)
+  local o = openai.chat(body_of(r), s.model)
+  local vars = o.template
+  vars.messages, vars.add_generation_prompt, vars.continue_final_message = json.list(o.messages), o.generation_prompt,
+    o.continues
+  local ok, text = pcall(s.engine_model.render, s.engine_model, vars)
+  if not ok then
+    error(openai.refusal("messages: the chat template: " .. (err.is(text) and text.msg or tostring(text)),
+      { param = "messages" }), 0)
+  end
+  o.prompts, o.specials, o.bos = { text }, true, false
+  s:submit(r, o)
+end)
+
+function Server:dispatch(r)
+  local path = r.path
+  local model = path:match "^/v1/models/(.+)$"
+  local known = routes[path]
+  if model then
+    if r.method ~= "GET" then error(openai.refusal("want GET", { status = 405 }), 0) end
+    if model ~= self.model.name then
+      error(openai.refusal("no such model", { status = 404, param = "model", code = "model_not_found" }), 0)
+    end
+    return self.http:json(r.id, 200, card(self))
+  end
+  if not known then error(openai.refusal("no such path", { status = 404 }), 0) end
+  local f = known[r.method]
+  if not f then
+    error(openai.refusal("want " .. table.concat(err.names(known), " or "), { status = 405 }), 0)
+  end
+  return f(self, r)
+end
+
+function Server:refuse(id, refusal)
+  self.http:json(id, refusal.status, openai.error_body(refusal), (refusal.status == 429 or refusal.status == 503)
+    and RETRY or nil)
+end
+
+-- A request: its own mistakes are its answer.
+function Server:take(r)
+  if r.gone then
+    local job = self.jobs[r.id]
+    if job then self:drop(job) end
+    return
+  end
+  local ok, e = pcall(self.dispatch, self, r)
+  if ok then return end
+  if not openai.is_refusal(e) then
+    self.log(("request %s: %s"):format(r.request_id, tostring(e)))
+    e = openai.refusal("internal error", { status = 500 })
+  end
+  self:refuse(r.id, e)
+end
+
+-- Jobs -----------------------------------------------------------------------------------------------------
+
+function Server:submit(r, o)
+  self.n_jobs = self.n_jobs + 1
+  local job = answers.job(self, r, o, self.n_jobs)
+  local ok, e = pcall(answers.submit, job, self.engine_model)
+  if not ok then
+    answers.cancel(job, self.engine_model.engine)
+    error(e, 0)
+  end
+  self.jobs[r.id] = job
+end
+
+function Server:drop(job)
+  answers.cancel(job, self.engine_model.engine)
+  self.jobs[job.http_id] = nil
+end
+
+-- What a job has to say goes to its client; where that one is gone, or too slow, the job is over.
+function Server:flush(job)
+  local text, last = answers.news(job, self.engine_model)
+  if job.refusal then
+    answers.cancel(job, self.engine_model.engine)
+    if not job.begun then
+      self.jobs[job.http_id] = nil
+      return self:refuse(job.http_id, job.refusal)
+    end
+  end
+  if not text and not last then return end
+  local id, ok, fine = job.http_id, true, true
+  if last then self.http:note(id, answers.note(job)) end
+  if not job.o.stream then
+    self.http:json(id, 200, openai.answer(job))
+  else
+    if not job.begun then ok = self.http:begin(id) end
+    job.begun = true
+    if ok and text then fine = self.http:send(id, text) end
+    if ok and fine and last then self.http:finish(id) end
+  end
+  if last then self.jobs[id] = nil elseif not (ok and fine) then self:drop(job) end
+end
+
+-- The loop -------------------------------------------------------------------------------------------------
+
+--- One turn: requests that are there are taken, or waited for if there is nothing else to do; one step; answers go out.
+function Server:turn()
+  local engine, stepped = self.engine_model.engine, false
+  local wait = (engine.n_open > engine.n_texts or self.restless) and 0 or IDLE_S
+  local r = self.http:next(engine.front and engine.front.fd or -1, wait)
+  self.restless = false
+  for i = 1, PER_TURN do
+    if not r then break end
+    self:take(r)
+    r = i < PER_TURN and self.http:next(-1, 0) or nil
+  end
+  engine:receive()
+  if engine.n_open > engine.n_texts then
+    local ok, e = pcall(engine.step, engine)
+    stepped = true
+    if not ok then self:failed(e) end
+  end
+  for _, job in pairs(self.jobs) do self:flush(job) end
+  self.http:beat(not self.draining, stepped)
+end
+
+-- A step that failed ends what it was to compute; an engine that says that it has stopped ends the server.
+function Server:failed(e)
+  self.log("step: " .. tostring(e))
+  for _, job in pairs(self.jobs) do
+    job.refusal = openai.refusal("the step failed", { status = 500 })
+    answers.cancel(job, self.engine_model.engine)
+  end
+  self.restless = true
+  if self.engine_model.engine.stopped then self.broken = true end
+end
+
+-- SIGTERM and Ctrl-C drain; a second one, or the time, ends at once. SIGHUP reads the keys again.
+function Server:signals()
+  local n = C.pl_host_signals(C.PL_SIGTERM)
+  if C.pl_host_interrupted(true) then self.n_interrupts = self.n_interrupts + 1 end
+  local hups = C.pl_host_signals(C.PL_SIGHUP)
+  if hups > self.n_hups then
+    self.n_hups = hups
+    local ok, e = pcall(self.read_keys, self)
+    self.log(ok and "keys: read again" or ("keys: those before stay: %s"):format(tostring(e)))
+  end
+  return n + self.n_interrupts
+end
+
+function Server:read_keys()
+  if not self.o.keys then return end
+  local file = require "pl.file"
+  local text, why = file.read(self.o.keys, file.recipe)
+  if not text then error(err.new(why), 0) end
+  self.http:keys(text)
+end
+
+--- Serve until a signal ends it. Returns the exit code: 0 when everything that had begun was answered.
+function Server:run()
+  while not self.broken do
+    local n = self:signals()
+    if n > 0 and not self.draining then
+      self.draining, self.ends_s = true, C.pl_now_s() + (self.o.drain_s or 30)
+      self.log(("draining: %d requests"):format(self:open_jobs()))
+      self.http:drain()
+    end
+    if n > 1 or self.draining and C.pl_now_s() > self.ends_s then break end
+    self:turn()
+    if self.draining and self:open_jobs() == 0 and self.http:stats().n_open == 0 then break end
+  end
+  return self:stop()
+end
+
+function Server:open_jobs()
+  local n = 0
+  for _ in pairs(self.jobs) do n = n + 1 end
+  return n
+end
+
+-- What is left hears that it ends; then the connections get a moment to read it.
+function Server:stop()
+  local left = self:open_jobs()
+  for _, job in pairs(self.jobs) do
+    job.refusal = openai.refusal("the server is shutting down", { status = 503 })
+    answers.cancel(job, self.engine_model.engine)
+    self:flush(job)
+  end
+  self.http:drain()
+  local until_s = C.pl_now_s() + (left == 0 and FLUSH_S or 0.5)
+  while self.http:stats().n_connections > 0 and C.pl_now_s() < until_s do self.http:next(-1, 0.05) end
+  self.http:close()
+  return (left > 0 or self.broken) and 1 or 0
+end
+
+--- o: { model = (a path), load = (options of pl.model), context, name, http = (see pl.http), keys = (a file), drain_s,
+--- vllm_names, policy }. Listens before the model is there: /health says when it is ready.
+function M.open(o, log)
+  local s = setmetatable({ o = o, jobs = {}, n_jobs = 0, n_hups = 0, n_interrupts = 0, log = log or function() end },
+    Server)
+  C.pl_host_signals(C.PL_SIGTERM)
+  C.pl_host_signals(C.PL_SIGHUP)
+  local urandom = io.open("/dev/urandom", "rb")
+  if urandom then -- seeds of requests that name none
+    local seed = 0
+    for _, b in ipairs { urandom:read(6):byte(1, -1) } do seed = seed * 256 + b end
+    math.randomseed(seed)
+    urandom:close()
+  end
+  s.http = http.open(o.http or {})
+  s:read_keys()
+  local ok, e = pcall(function()
+    s.engine_model = require("pl.model").open(o.model, o.load):start(o.context)
+    if o.policy then s.engine_model:set_policy(o.policy) end
+    s.engine_model.engine:open_front(s.engine_model:tokenizer())
+  end)
+  if not ok then
+    s.http:close()
+    error(e, 0)
+  end
+  s.started = os.time()
+  s.model = { name = o.name or o.model:gsub("/+$", ""):match "[^/]*$", vocab = s.engine_model.trace.vocab,
+    stops = s.engine_model:stops() }
+  s.http:beat(true, false)
+  return s
+end
+
+return M
