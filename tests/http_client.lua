@@ -124,12 +124,15 @@ function M.serve(args)
     M.sleep(0.05)
   end
   s.pid = tonumber(read(dir .. "/pid"))
+  -- a test that fails leaves no server behind
+  s.guard = ffi.gc(ffi.new "char[1]", function() if s.pid then C.kill(s.pid, 9) end end)
   function s.log() return read(dir .. "/err") end
   function s.signal(n) C.kill(s.pid, n) end
   function s.wait(seconds)
     for _ = 1, (seconds or 20) * 20 do
       local code = tonumber(read(dir .. "/code"))
       if code then
+        ffi.gc(s.guard, nil)
         os.execute("rm -r " .. dir)
         return code
       end

@@ -239,7 +239,7 @@ function M.chat(body, model)
     refuse("continue_final_message: not with add_generation_prompt", "continue_final_message")
   end
   local o = options_of(f, model)
-  o.kind, o.messages, o.template = "chat", messages, f.chat_template_kwargs or {}
+  o.kind, o.messages, o.template = "chat", messages, f.chat_template_kwargs ~= nil
   o.generation_prompt = not f.continue_final_message and f.add_generation_prompt ~= false
   o.continues = f.continue_final_message
   if f.max_tokens and f.max_completion_tokens and f.max_tokens ~= f.max_completion_tokens then

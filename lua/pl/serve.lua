@@ -65,12 +65,31 @@ end)
 
 route("POST", "/v1/completions", function(s, r) s:submit(r, openai.completion(body_of(r), s.model)) end)
 
+-- Messages as the template gets them: keys in the order that the client chose; what pl.openai has changed in them.
+local function messages_of(ordered, messages)
+  for i, m in ipairs(messages) do
+    local d = ordered[i]
+    if type(d.at.content) == "table" and type(m.content) == "string" then d.at.content = m.content end
+    for k = #d.keys, 1, -1 do
+      if d.keys[k] == "tool_calls" and m.tool_calls == nil then
+        table.remove(d.keys, k)
+        d.at.tool_calls = nil
+      end
+    end
+  end
+  return ordered
+end
+
 route("POST", "/v1/chat/completions", function(s, r)
   local o = openai.chat(body_of(r), s.model)
-  local vars = o.template
-  vars.messages, vars.add_generation_prompt, vars.continue_final_message = json.list(o.messages), o.generation_prompt,
-    o.continues
-  local ok, text = pcall(s.engine_model.render, s.engine_model, vars)
+  local ok, text = pcall(function()
+    local body = require("pl.template").json(r.body).at
+    local vars, more = {}, o.template and body.chat_template_kwargs
+    for _, k in ipairs(more and more.keys or {}) do vars[k] = more.at[k] end
+    vars.messages = messages_of(body.messages, o.messages)
+    vars.add_generation_prompt, vars.continue_final_message = o.generation_prompt, o.continues
+    return s.engine_model:render(vars)
+  end)
   if not ok then
     error(openai.refusal("messages: the chat template: " .. (err.is(text) and text.msg or tostring(text)),
       { param = "messages" }), 0)
