@@ -19,6 +19,7 @@ step "a prompt of 30,000 tokens beside decodes" env PL_LONG=30000 build/pl-lua t
 step "build with ASan and UBSan" make --no-print-directory asan
 step "tests under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure
 step "damaged models under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 build-asan/pl-lua tests/fuzz/models.lua 1000
+step "damaged chat templates" build/pl-lua tests/fuzz/templates.lua 1000000
 step "build with TSan" make --no-print-directory tsan
 step "tests under TSan" ctest --test-dir build-tsan --output-on-failure -R '^c/(linear|attend|engine|coll|mail|kv|tier|tok|http)'
 [ -x tests/gpu/simt_all ] && step "CUDA kernels on the CPU, all modes" tests/gpu/simt_all

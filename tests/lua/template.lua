@@ -80,6 +80,7 @@ gives("{{ [3, 1, 2]|sort }} {{ l|sort }} {{ d|dictsort|first }} {{ [1, 2, 3]|sum
 gives("{{ 2.5|round }} {{ 2.675|round(2) }} {{ '42abc'|int(7) }} {{ '3.9'|int }} {{ 'x'|float }} {{ 3|string + '!' }} {{ none|default('d', true) }} {{ q|default('e') }}", "2.0 2.67 7 3 0.0 3! d e")
 gives("{{ 'a\nb'|indent(2) }}|{{ 'a b'|title }}|{{ ' x '|trim }}|{{ '<'|e }}|{{ '<'|safe }}|{{ 'a b&'|urlencode }}|{{ 'foo bar baz qux'|truncate(9) }}", "a\n  b|A B|x|&lt;|<|a%20b%26|foo...")
 gives("{{ 'x' is string }} {{ d is mapping }} {{ l is sequence }} {{ 3 is odd }} {{ 6 is divisibleby 3 }} {{ n is none }} {{ q is defined }} {{ 1 is sameas true }} {{ 'a' is in 'abc' }} {{ 1.0 is integer }}", "True True True True True True False False True False")
+gives("{% for i in [1, 2] %}{{ i }}{% continue %}{% else %}e{% endfor %}{{ 'x' % nope }}{{ range(5)[::2] }}{{ range(4).index(2) }}", "12exrange(0, 5, 2)2")
 -- what the caller gave stays as it is
 fails("{% set _ = l.append(1) %}", "sandbox", 1, "access to attribute 'append' of 'list' object is unsafe.")
 fails("{% set _ = d.update({'a': 2}) %}", "sandbox", 1)
@@ -202,6 +203,30 @@ do -- a model without a template runs; asked for it, it says that it has none
   local ok, e = pcall(m.render, m, { messages = {} })
   verdict(not ok and tostring(e):find "no chat template", "a model without a template: " .. tostring(e))
   m:close()
+end
+
+-- The templates and conversations that the fuzzer begins with.
+do
+  local conversations, compiled, n = {}, {}, 0
+  for line in io.lines "tests/data/templates/conversations.jsonl" do
+    local row = template.json(line).at
+    local given = { messages = row.messages, tools = row.tools }
+    for _, k in ipairs(row.kwargs.keys) do given[k] = row.kwargs.at[k] end
+    conversations[#conversations + 1] = given
+  end
+  for line in io.lines "tests/data/templates/renderings.jsonl" do
+    local want = template.json(line).at
+    local name = want.template
+    if not compiled[name] then
+      local f = assert(io.open("tests/data/templates/" .. name .. ".jinja", "rb"))
+      compiled[name] = template.compile(f:read "*a", { name = name })
+      f:close()
+    end
+    local text, e = compiled[name]:render(conversations[n % #conversations + 1])
+    n = n + 1
+    verdict((text or e.msg) == (want.text or want.error), ("%s %d: %s"):format(name, n, text or e.msg))
+  end
+  verdict(n == 10, "renderings: " .. n)
 end
 
 -- The goldens.

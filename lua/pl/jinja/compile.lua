@@ -10,7 +10,7 @@ local E = {} -- by node type: f(node, cx); cx: what is known while compiling
 
 local quiet = { Name = true, Const = true }
 --- cx.line: the line that the statement around it has noted; soft: within a branch, where what is unknown fails only
---- when it is reached, as in Jinja.
+--- when it is reached, as in Jinja; inside: within a loop or macro.
 local function compile(n, cx)
   local f = E[n.t](n, cx)
   local line = n.line
@@ -24,9 +24,9 @@ local function compile(n, cx)
 end
 M.compile = compile
 
-local function unknown(n, cx, kind, fmt, ...)
+local function unknown(n, cx, soft, kind, fmt, ...)
   local msg = fmt:format(...)
-  if not cx.soft then
+  if not soft then
     R.line = n.line
     fail("syntax", msg)
   end
@@ -165,12 +165,12 @@ function M.softly(cx, f, ...)
   cx.soft = was
   return r
 end
---- The inside of a loop or macro: its branches are its own.
+--- The inside of a loop or macro: its branches are its own, as in Jinja. For functions it is a branch.
 function M.strictly(cx, f, ...)
-  local was = cx.soft
-  cx.soft = false
+  local was, inside = cx.soft, cx.inside
+  cx.soft, cx.inside = false, true
   local r = f(...)
-  cx.soft = was
+  cx.soft, cx.inside = was, inside
   return r
 end
 
@@ -257,7 +257,7 @@ function E.Call(n, cx)
   local callee = n[1]
   local args = arguments(n.a, cx)
   if callee.t == "Name" and not globals.all[callee.name] and not cx.assigned[callee.name] then
-    return unknown(callee, cx, "undefined", "'%s' is undefined", callee.name)
+    return unknown(callee, cx, cx.soft or cx.inside, "undefined", "'%s' is undefined", callee.name)
   end
   local f, call = compile(callee, cx), object.call
   return function(sc)
@@ -271,7 +271,7 @@ function M.filter(n, cx, input)
   if n.t == "Hole" then return input end
   local a, args = M.filter(n[1], cx, input), arguments(n.a, cx)
   local f = filters[n.name]
-  if not f then return unknown(n, cx, "other", "No filter named '%s' found.", n.name) end
+  if not f then return unknown(n, cx, cx.soft, "other", "No filter named '%s' found.", n.name) end
   return function(sc)
     base.step()
     local v = a(sc)
@@ -281,7 +281,7 @@ end
 function E.Filter(n, cx)
   local a, args = compile(n[1], cx), arguments(n.a, cx)
   local f = filters[n.name]
-  if not f then return unknown(n, cx, "other", "No filter named '%s' found.", n.name) end
+  if not f then return unknown(n, cx, cx.soft, "other", "No filter named '%s' found.", n.name) end
   return function(sc)
     base.step()
     local v = a(sc)
@@ -291,7 +291,7 @@ end
 
 function E.Test(n, cx)
   local a, args, name = compile(n[1], cx), arguments(n.a, cx), n.name
-  if not tests.known(name) then return unknown(n, cx, "other", "No test named '%s' found.", name) end
+  if not tests.known(name) then return unknown(n, cx, cx.soft, "other", "No test named '%s' found.", name) end
   local quick = tests[name]
   if #n.a.args == 0 and #n.a.names == 0 and not n.a.star and not n.a.star2 and tests.takes(name) == 0 then
     return function(sc) return quick(a(sc)) and true or false end

@@ -274,7 +274,7 @@ function M.percent(s, v)
           f.letter = "d"
           if ik == "float" then
             if n ~= n or n == math.huge or n == -math.huge then fail("python", "cannot convert float to integer") end
-            item = base.whole(n < 0 and math.ceil(n) or math.floor(n))
+            item = require("pl.jinja.json").integer(value.int_repr(n < 0 and math.ceil(n) or math.floor(n)))
           end
         elseif letter:find "[xXo]" and ik == "float" then
           fail("python", "%%%s format: an integer is required, not float", letter)
@@ -290,8 +290,8 @@ function M.percent(s, v)
     at = stop
   end
   add(s:sub(at))
-  if not mapped and (list and used < list.n or not list and used == 0 and k ~= "dict" and k ~= "list" and k ~= "ns"
-    and k ~= "range" and k ~= "view") then
+  if not mapped and (list and used < list.n or not list and used == 0 and k ~= "dict" and k ~= "list"
+    and k ~= "undefined" and k ~= "range") then
     fail("python", "not all arguments converted during string formatting")
   end
   return table.concat(out)

@@ -185,8 +185,6 @@ function M.update(d, a, kw)
     for i = 1, other.n do base.put(d, other.keys[i], other.at[base.hash(other.keys[i])]) end
   elseif other ~= nil and kind(other) == "undefined" then
     base.use_undefined(other)
-  elseif other ~= nil and kind(other) == "ns" then
-    M.update(d, { n = 1, other.dict })
   elseif other ~= nil then
     for pair in value.iter(other) do
       base.step()
@@ -217,7 +215,11 @@ end
 function numbers.is_integer(v) return v.v % 1 == 0 end
 function numbers.conjugate(v) return v end
 
-local tables = { list = lists, tuple = { count = lists.count, index = lists.index }, dict = dicts, str = strings,
+local function of_list(name) -- of a range: as of the list of its elements
+  return function(r, a, kw) return lists[name](value.to_list(r), a, kw) end
+end
+local tables = { range = { count = of_list "count", index = of_list "index" },
+  list = lists, tuple = { count = lists.count, index = lists.index }, dict = dicts, str = strings,
   markup = strings, int = numbers, bool = numbers, float = numbers }
 
 -- Values of attributes that are no methods.
@@ -283,7 +285,7 @@ local function item(v, k, key)
     if k == "range" then return v.from + i * v.by end
     return v[i + 1]
   elseif kind(key) == "slice" then
-    local from, count, by = value.bounds(key, s and text.len(s) or v.n)
+    local from, count, by, to = value.bounds(key, s and text.len(s) or v.n)
     if not from then
       fail("python", count == "zero" and "slice step cannot be zero" or "slice indices must be integers or None")
     end
@@ -300,8 +302,7 @@ local function item(v, k, key)
     end
     base.step(count)
     if k == "range" then
-      return { kind = "range", from = v.from + from * v.by, to = v.from + (from + count * by) * v.by, by = v.by * by,
-        n = count }
+      return { kind = "range", from = v.from + from * v.by, to = v.from + to * v.by, by = v.by * by, n = count }
     end
     local out = {}
     for j = 0, count - 1 do out[j + 1] = v[from + j * by + 1] end
@@ -368,7 +369,7 @@ function M.call_markup(v, self, a, kw)
   for i = 1, a.n do safe[i] = escaped(a[i]) end
   if v.name == "join" and a.n == 1 and value.is_iterable(a[1]) then
     local l = value.to_list(a[1])
-    for i = 1, l.n do l[i] = escaped(l[i]) end
+    for i = 1, l.n do l[i] = escaped(base.text(l[i]) and l[i] or value.str(l[i])) end
     safe[1] = l
   end
   local named

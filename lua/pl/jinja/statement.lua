@@ -218,12 +218,13 @@ function S.For(n, cx)
       local x
       if loop then x = globals.advance(loop) else x = next_of() end
       if x == nil then break end
-      none = false
       base.step()
       local inner = { [0] = sc }
       if single then inner[single] = x else to(inner, x) end
       if loop then inner.loop = loop end
-      if run(body, inner) == BREAK then break end
+      local r = run(body, inner)
+      if r == BREAK then break end
+      none = none and r == CONTINUE -- as in Jinja, `else` is also for a loop none of whose turns came to its end
     end
     if none and other then return run(other, { [0] = sc }) end
   end

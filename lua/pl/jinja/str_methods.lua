@@ -12,8 +12,9 @@ local function simple(name, f)
     return f(s)
   end
 end
-for _, name in ipairs { "upper", "lower", "title", "capitalize", "swapcase" } do simple(name, text[name]) end
-simple("casefold", function(s) return (text.replace(text.lower(s), "ß", "ss")) end)
+for _, name in ipairs { "upper", "lower", "title", "capitalize", "swapcase", "casefold" } do
+  simple(name, text[name])
+end
 
 for _, name in ipairs { "strip", "lstrip", "rstrip" } do
   M[name] = function(s, a, kw)

@@ -361,6 +361,13 @@ function M.lower(s)
   if M.ascii(s) then return s:lower() end
   return mapped(s, lower_of)
 end
+--- For comparing without regard to case: near to Python's casefold.
+function M.casefold(s)
+  return mapped(s, function(cs, i)
+    local c = cs[i]
+    return c == "ς" and "σ" or longer[c] and M.lower(longer[c][1]) or map_char(c, LOWER)
+  end)
+end
 function M.capitalize(s)
   return mapped(s, function(cs, i) return i == 1 and map_char(cs[1], TITLE) or lower_of(cs, i) end)
 end

@@ -350,7 +350,7 @@ function M.contains(v, x)
   return false
 end
 
---- A slice's bounds within n elements: first index (from 0), count, step.
+--- A slice's bounds within n elements: first index (from 0), count, step, end.
 function M.bounds(sl, n)
   local function whole(v, what)
     if v == none or v == nil then return nil end
@@ -369,11 +369,11 @@ function M.bounds(sl, n)
   if by > 0 then
     from = from and (from < 0 and math.max(from + n, 0) or math.min(from, n)) or 0
     to = to and (to < 0 and math.max(to + n, 0) or math.min(to, n)) or n
-    return from, math.max(0, math.ceil((to - from) / by)), by
+    return from, math.max(0, math.ceil((to - from) / by)), by, to
   end
   from = from and (from < 0 and math.max(from + n, -1) or math.min(from, n - 1)) or n - 1
   to = to and (to < 0 and math.max(to + n, -1) or math.min(to, n - 1)) or -1
-  return from, math.max(0, math.ceil((to - from) / by)), by
+  return from, math.max(0, math.ceil((to - from) / by)), by, to
 end
 
 return M
