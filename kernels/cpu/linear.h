@@ -22,7 +22,8 @@ enum {
     PL_MIN_0,      /* none */
     PL_MIN_HALF,   /* m */
     PL_MIN_HALF_U, /* m * mn, unsigned */
-    PL_MIN_ZERO    /* d * mn, signed: the code that is zero, negated */
+    PL_MIN_ZERO,   /* d * mn, signed: the code that is zero, negated */
+    PL_MIN_EIGHT   /* d * -8: codes stay unsigned, which saves a subtraction each */
 };
 
 /* Where things lie in a block of 16 rows. Offsets in bytes; the second number of a pair is the step from one group of
@@ -58,9 +59,9 @@ static const pl_layout pl_layout_table[PL_N_DTYPES] = {
     [PL_IQ4_NL]= { 64,  576, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_IQ4,     0,  PL_SCALE_HALF,    PL_MIN_0},
     [PL_MXFP4] = {128, 1088, 1,  -1,  0,  -1,  0,  0, 16,  -1,  0,   -1,   0,  64, 256,  PL_CODE_E2M1,    0,  PL_SCALE_E8M0,    PL_MIN_0},
     [PL_NVFP4] = {256, 2368, 1,   0,  0,  -1,  0, 64, 32,  -1,  0,   -1,   0, 320, 256,  PL_CODE_E2M1,    0,  PL_SCALE_NVFP4,   PL_MIN_0},
-    [PL_I4G32] = { 64,  576, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  8,  PL_SCALE_BF16,    PL_MIN_0},
-    [PL_I4G64] = {128, 1088, 2,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  8,  PL_SCALE_BF16,    PL_MIN_0},
-    [PL_I4G128]= {256, 2112, 4,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  8,  PL_SCALE_BF16,    PL_MIN_0},
+    [PL_I4G32] = { 64,  576, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_BF16,    PL_MIN_EIGHT},
+    [PL_I4G64] = {128, 1088, 2,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_BF16,    PL_MIN_EIGHT},
+    [PL_I4G128]= {256, 2112, 4,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_BF16,    PL_MIN_EIGHT},
     [PL_U4G32] = {128, 1216, 1,   0, 32,   0, 32, -1,  0, 128, 16,   -1,   0, 192, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_ZERO},
     [PL_U4G64] = {256, 2240, 2,   0, 32,   0, 32, -1,  0, 128, 16,   -1,   0, 192, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_ZERO},
     [PL_U4G128]= {256, 2176, 4,   0, 32,   0, 32, -1,  0,  64, 16,   -1,   0, 128, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_ZERO},
@@ -70,10 +71,11 @@ static const pl_layout pl_layout_table[PL_N_DTYPES] = {
 };
 /* clang-format on */
 /* The formats whose codes are exact in bf16: all but F32 and F16. Kernels are compiled once for each. */
-#define PL_TILE_FORMATS(X)                                                                                     \
-    X(BF16)                                                                                                    \
-    X(F8) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(MXFP4) X(NVFP4) X(I4G32) \
-        X(I4G64) X(I4G128) X(U4G32) X(U4G64) X(U4G128) X(F8G32) X(F8G64) X(F8G128)
+#define PL_TILE_FORMATS(X)                                                                                        \
+    X(BF16)                                                                                                       \
+    X(F8)                                                                                                         \
+    X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(MXFP4) X(NVFP4) X(I4G32) X(I4G64) \
+        X(I4G128) X(U4G32) X(U4G64) X(U4G128) X(F8G32) X(F8G64) X(F8G128)
 PL_INLINE const pl_layout *pl_layout_of(int32_t dtype) /* NULL: none */
 {
     return pl_dtype_valid(dtype) && pl_layout_table[dtype].k ? &pl_layout_table[dtype] : NULL;

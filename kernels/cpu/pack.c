@@ -327,6 +327,10 @@ static void group_of_unit(int32_t dtype, const unit *u, pl_group *g)
     }
     if (l->min == PL_MIN_HALF) g->min = pl_f16_f32(u->m);
     if (l->min == PL_MIN_HALF_U) g->min = pl_f16_f32(u->m) * (float)u->mn;
+    if (l->min == PL_MIN_EIGHT) {
+        g->zero = 8;
+        g->min = g->scale[0] * -8;
+    }
     if (l->min == PL_MIN_ZERO) {
         g->zero = -(float)(int8_t)u->mn;
         g->min = d * (float)(int8_t)u->mn;

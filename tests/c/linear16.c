@@ -55,6 +55,7 @@ PL_INLINE V v_if_negative(V a, V x, V y)
 {
     return (V){_mm256_blendv_ps(y.a, x.a, a.a), _mm256_blendv_ps(y.b, x.b, a.b)};
 }
+PL_INLINE bool v_any_negative(V a) { return _mm256_movemask_ps(a.a) | _mm256_movemask_ps(a.b); }
 PL_INLINE I i_of_u8(const uint8_t *p) { return (I){_mm256_cvtepu8_epi32(low8(p)), _mm256_cvtepu8_epi32(low8(p + 8))}; }
 #define V_MAC(c, a, b) ((c) = v_fma(a, b, c))
 #define V_KEEP(v) ((void)0)

@@ -23,14 +23,21 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
             V e[MAX_T][VECS], o[MAX_T][VECS];
             PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
             PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
-            if (T == 1 && !pl_has_halves(dtype))
-                PL_UNROLL for (int j = 0; j < 4; j++) PL_UNROLL for (int i = 0; i < 4; i++)
-                    PL_UNROLL for (int h = 0; h < VECS; h++)
+            if (T == 1) PL_UNROLL for (int j = 0; j < 4; j++)
                 {
-                    V we, wo;
-                    pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we, &wo);
-                    e[0][h] = v_fma(we, v_set(x[8 * j + 2 * i]), e[0][h]);
-                    o[0][h] = v_fma(wo, v_set(x[8 * j + 2 * i + 1]), o[0][h]);
+                    PL_UNROLL for (int i = 0; i < 4; i++) PL_UNROLL for (int h = 0; h < VECS; h++)
+                    {
+                        V we, wo;
+                        pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we, &wo);
+                        e[0][h] = v_fma(we, v_set(x[8 * j + 2 * i]), e[0][h]);
+                        o[0][h] = v_fma(wo, v_set(x[8 * j + 2 * i + 1]), o[0][h]);
+                    }
+                    if (pl_has_halves(dtype) && j == 1) /* the first 16 k are a group of their own */
+                        PL_UNROLL for (int h = 0; h < VECS; h++)
+                        {
+                            acc[0][h] = v_fma(scale_of(dtype, block, in, 0, h), v_add(e[0][h], o[0][h]), acc[0][h]);
+                            e[0][h] = o[0][h] = v_zero();
+                        }
                 }
             else
                 PL_UNROLL for (int pass = 0; pass < passes; pass++) for (int j = 0; j < 4; j++)
@@ -54,7 +61,7 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
                     }
                     if (!pl_has_halves(dtype) || j != 1) continue;
                     PL_UNROLL for (int h = 0; h < VECS; h++)
-                    { /* the first 16 k are a group of their own */
+                    { /* likewise */
                         const V d = scale_of(dtype, block, in, 0, h);
                         PL_UNROLL for (int t = 0; t < T; t++)
                         {

@@ -123,7 +123,9 @@ PL_INLINE V scale_of(const int dtype, const uint8_t *block, int in, int half, in
         return v_load((const float *)(const void *)d + h * LANES);
     case PL_SCALE_NVFP4: { /* divided by the magnitude of what is negative */
         const V tensor = v_load((const float *)(const void *)d + h * LANES), s = v_of_e4m3(sc + half * 16);
-        return v_if_negative(tensor, v_div(s, v_sub(v_zero(), tensor)), v_mul(s, tensor));
+        const V product = v_mul(s, tensor);
+        if (!v_any_negative(tensor)) return product;
+        return v_if_negative(tensor, v_div(s, v_sub(v_zero(), tensor)), product);
     }
     case PL_SCALE_E8M0: /* a subnormal is 0 in products */
         return v_cast(i_sll(i_of_u8(sc), 23));
@@ -135,6 +137,7 @@ PL_INLINE V min_of(const int dtype, const uint8_t *block, int in, int h)
 {
     const pl_layout *l = &pl_layout_table[dtype];
     const int g = in / l->group;
+    if (l->min == PL_MIN_EIGHT) return v_mul(scale_of(dtype, block, in, 0, h), v_set(-8));
     const V m = v_of_half(block + l->m + g * l->m_step + h * LANES * 2);
     const uint8_t *mn = block + l->mn + g * l->mn_step + h * LANES;
     return l->min == PL_MIN_HALF ? m : v_mul(m, l->min == PL_MIN_ZERO ? v_of_s8(mn) : v_of_u8(mn));

@@ -30,6 +30,7 @@ PL_INLINE V v_if_negative(V a, V x, V y)
 {
     return _mm512_mask_mov_ps(y, _mm512_movepi32_mask(_mm512_castps_si512(a)), x);
 }
+PL_INLINE bool v_any_negative(V a) { return _mm512_movepi32_mask(_mm512_castps_si512(a)) != 0; }
 PL_INLINE I i_of_u8(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
 PL_INLINE I i_lookup(const int8_t *level, I a)
 {

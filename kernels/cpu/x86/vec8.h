@@ -27,6 +27,7 @@ PL_INLINE V v_of_bf16(const void *p)
 PL_INLINE V v_of_u8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p))); }
 PL_INLINE V v_of_s8(const void *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))); }
 PL_INLINE V v_if_negative(V a, V x, V y) { return _mm256_blendv_ps(y, x, a); }
+PL_INLINE bool v_any_negative(V a) { return _mm256_movemask_ps(a) != 0; }
 PL_INLINE I i_of_u8(const void *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)); }
 /* Of 16 levels, one for each byte of a, which is below 16. */
 PL_INLINE I i_lookup(const int8_t *level, I a)
