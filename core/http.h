@@ -35,7 +35,7 @@ typedef struct pl_http_conn {
     bool is_due, closes;
     char *out; /* [out_cap] of which out_n from out_at are to be sent */
     int64_t out_at, out_n, out_cap, n_sent, n_answer;
-    bool suspended, watched, queued, taken;
+    bool settled, suspended, watched, queued, taken;
     bool dead;        /* nothing more is sent: the connection closes */
     bool ended;       /* the answer is complete */
     bool half_closed; /* the client sends nothing more */

@@ -161,6 +161,7 @@ static enum MHD_Result answer_health(pl_http *h, pl_http_conn *c)
                            live ? "true" : "false", h->n_open, ready ? "true" : "false", age);
     struct MHD_Response *r = MHD_create_response_from_buffer((size_t)n, text, MHD_RESPMEM_MUST_COPY);
     if (r) MHD_add_response_header(r, "Content-Type", "application/json");
+    c->n_answer = n;
     return reply(h, c, ready ? 200 : 503, r, false);
 }
 
@@ -233,6 +234,12 @@ static enum MHD_Result complete(pl_http *h, pl_http_conn *c)
     if (c->refused) return refuse(h, c, 503, "no memory for another body", true);
     if (is_health(c)) return answer_health(h, c);
     if (h->n_open >= h->o.max_requests) return refuse(h, c, 429, "too many requests at once", false);
+    if (!c->settled) {
+        /* Suspended now, it would be read from when it is resumed, and closed if its client has half-closed by then. The
+         * library calls again at once, and then it reads no more before there is an answer. */
+        c->settled = true;
+        return MHD_YES;
+    }
     h->n_open++;
     c->state = HTTP_WAITING;
     c->deadline_s = 0;

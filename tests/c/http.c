@@ -174,6 +174,17 @@ END_TEST
 START_TEST(half_closed)
 {
     open_server();
+    for (int i = 0; i < 50; i++) { /* it is there before the request is read, or after */
+        const int fd = dial();
+        put(fd, i % 2 ? get_x : post_x);
+        shutdown(fd, SHUT_WR);
+        if (i % 3 == 0) usleep(2000);
+        const int64_t id = next();
+        if (i % 5 == 0) usleep(2000);
+        answer(id, "for you");
+        ck_assert_msg(strstr(get(fd, "for you", 2000), " 200 "), "%d: %s", i, got);
+        close(fd);
+    }
     for (int streams = 0; streams < 2; streams++) {
         const int fd = dial();
         put(fd, post_x);
