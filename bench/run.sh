@@ -5,6 +5,7 @@ set -euo pipefail
 build=${1:-build}
 model=$(tools/model.sh smollm2)
 export PL_BUILD=$build
+ninja -C "$build" --quiet benches
 "$build/bench_linear"
 "$build/pl-lua" bench/models.lua "$(bench/peer.sh)" "$model"
 "$build/pl-lua" bench/saturation.lua "$model"
