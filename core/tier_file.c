@@ -57,6 +57,8 @@ int tier_file_open(tier_file *f, const char *dir, int64_t bytes, int64_t page_by
     if (f->fd < 0) return failed(err, f->path);
     if (fstat(f->fd, &st) != 0) return failed(err, f->path);
     if (!S_ISREG(st.st_mode)) return pl_fail(err, PL_EIO, "disk cache: %s: want a regular file", f->path);
+    if (st.st_uid != geteuid()) /* who owns it can write what is then believed */
+        return pl_fail(err, PL_EIO, "disk cache: %s: belongs to another user", f->path);
     if (flock(f->fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK) return failed(err, f->path);
         return pl_fail(err, PL_EIO, "disk cache: %s: in use by another model or process", f->path);

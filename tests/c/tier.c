@@ -547,6 +547,15 @@ START_TEST(refused)
     unlink(file);
     ck_assert_int_eq(symlink("/dev/null", file), 0);
     open_cache(PL_CHECK_PAGES);
+    if (geteuid() == 0) {
+        unlink(file);
+        close(open(file, O_RDWR | O_CREAT, 0666));
+        ck_assert_int_eq(chown(file, 12345, 12345), 0);
+        ck_assert_int_eq(open_with(0, 12, "a"), PL_EIO);
+        ck_assert(strstr(err.msg, "another user") != NULL);
+        unlink(file);
+        ck_assert_int_eq(symlink("/dev/null", file), 0);
+    }
     ck_assert_int_eq(open_with(0, 12, "a"), PL_EIO);
     unlink(file);
     ck_assert_int_eq(mkdir(file, 0700), 0);

@@ -217,6 +217,32 @@ verdict(sum == r.weight_bytes and r.total_bytes == r.weight_bytes + r.cache_byte
 verdict(r.cache_bytes_per_token == 4 * 2 * 32 * 2 * 2 and r.cache_bytes == 2 * 256 * r.cache_bytes_per_token, "plan: cache")
 out = call("plan " .. model .. " --json --act f32 --context 256")
 verdict(cjson.decode(out).cache_bytes_per_token == 4 * 2 * 32 * 2 * 4, "plan: an f32 cache")
+out = call("plan " .. model .. " --json --host-cache-bytes 200000 --disk-cache /tmp --disk-cache-bytes 1000000")
+local tiers, page = cjson.decode(out).tiers, 64 * 4 * 2 * 32 * 2 * 2
+verdict(tiers.host.pages == 3 and tiers.host.bytes == 3 * page and tiers.disk.directory == "/tmp"
+  and tiers.disk.pages == math.floor(1e6 / (page + 4096)), "plan: what lies behind the cache")
+
+-- a disk cache: the second run finds what the first one left, and says the same; what has no use is told
+local dir, long = os.tmpname(), {}
+os.remove(dir)
+assert(os.execute("mkdir " .. dir) == 0)
+for i = 1, 150 do long[i] = i * 7 % 900 + 20 end
+local with_disk = ("run %s --json --max-tokens 5 --ids %s --disk-cache %s"):format(model, table.concat(long, ","), dir)
+local answer = {}
+for i = 1, 2 do
+  out = call(with_disk .. " --disk-cache-bytes 1000000")
+  answer[i] = table.concat(cjson.decode(out).tokens, " ")
+end
+verdict(#answer[1] > 0 and answer[1] == answer[2], "run --disk-cache: the same twice")
+local f = io.open(dir .. "/perilune.pages", "rb")
+verdict(f and f:read(7) == "PLPAGES", "run --disk-cache: a file")
+if f then f:close() end
+_, code, said = call(with_disk)
+verdict(code == 1 and said:find "want both", "--disk-cache without a size: " .. said)
+_, code, said = call(with_disk .. "/none --disk-cache-bytes 1000000")
+verdict(code == 1 and said:find "No such file", "--disk-cache, no such directory: " .. said)
+os.execute("rm -r " .. dir)
+
 out, code = call "plan recipes/llama.lua --json"
 verdict(code == 0 and cjson.decode(out).parameters == 134515008, "plan of a recipe: " .. out)
 out = call "plan qwen3 --json"
