@@ -34,6 +34,17 @@ local rows = {
   { "pages_quarantined", "gauge", "Pages that are not used for now.", function(m) return m.pages.quarantined end },
   { "pages_idle", "gauge", "Pages that the prefix cache alone holds.", field "idle_pages" },
 }
+for _, where in ipairs { "host", "disk" } do
+  for _, r in ipairs { { "hits_total", "counter", "Pages that came back from it.", "hits" },
+    { "stored_total", "counter", "Pages that were copied there.", "stored" },
+    { "dropped_total", "counter", "Pages that it gave up for others.", "dropped" },
+    { "damaged_total", "counter", "Pages that were not what their digest said, and were not used.", "damaged" },
+    { "errors_total", "counter", "Errors that the operating system reported.", "errors" },
+    { "pages", "gauge", "Pages that it holds.", "pages" },
+    { "capacity_pages", "gauge", "Pages that it has room for.", "capacity" } } do
+    rows[#rows + 1] = { ("tier_%s_%s"):format(where, r[1]), r[2], r[3], function(m) return m[where][r[4]] end }
+  end
+end
 local hists = {
   { "time_to_first_token_seconds", "From arrival to the first token.", "ttft_s" },
   { "inter_token_latency_seconds", "Between tokens of an answer.", "itl_s" },

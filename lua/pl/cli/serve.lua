@@ -4,6 +4,7 @@ local M = { name = "serve", takes = "MODEL", about = "serve a model over HTTP, i
 
 function M.options(p)
   common.compute(p)
+  common.tiers(p)
   p:option("--address", "Numeric address to listen on."):default "127.0.0.1":argname "ADDRESS"
   p:option("--port", "Port; 0 = any free one, which is printed."):convert(common.whole(0, 65535)):default "8080"
     :argname "N"
