@@ -180,6 +180,16 @@ function Server:flush(job)
   if last then self.jobs[id] = nil elseif not (ok and fine) then self:drop(job) end
 end
 
+-- A fault of ours ends the request that it was found in, and no other.
+function Server:lose(job, e)
+  self.log(("request %s: %s"):format(job.name, tostring(e)))
+  local refusal = openai.refusal("internal error", { status = 500 })
+  self:drop(job)
+  if not job.begun then return self:refuse(job.http_id, refusal) end
+  self.http:send(job.http_id, openai.error_frame(refusal))
+  self.http:finish(job.http_id)
+end
+
 -- The loop -------------------------------------------------------------------------------------------------
 
 --- One turn: requests that are there are taken, or waited for if there is nothing else to do; one step; answers go out.
@@ -199,7 +209,10 @@ function Server:turn()
     stepped = true
     if not ok then self:failed(e) end
   end
-  for _, job in pairs(self.jobs) do self:flush(job) end
+  for _, job in pairs(self.jobs) do
+    local ok, e = pcall(self.flush, self, job)
+    if not ok then self:lose(job, e) end
+  end
   self.http:beat(not self.draining, stepped)
 end
 
