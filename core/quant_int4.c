@@ -14,8 +14,8 @@ PL_INLINE void signed_group(float *y, const uint8_t *b, int n)
 PL_INLINE void zero_group(float *y, const uint8_t *b, int n)
 {
     const float d = pl_half_at(b);
-    const int minus = (int8_t)b[2];
-    for (int i = 0; i < n; i++) y[i] = (float)((b[3 + i / 2] >> i % 2 * 4 & 15) + minus) * d;
+    const int zero = (256 - b[2]) & 255;
+    for (int i = 0; i < n; i++) y[i] = (float)((b[3 + i / 2] >> i % 2 * 4 & 15) - zero) * d;
 }
 void pl_i4g32(float *y, const uint8_t *b) { signed_group(y, b, 32); }
 void pl_i4g64(float *y, const uint8_t *b) { signed_group(y, b, 64); }

@@ -203,12 +203,10 @@ static int read_groups(reader *r)
     static const char end[] = ".weights.num_bits";
     char start[96];
     const size_t n = (size_t)snprintf(start, sizeof start, "%s.config_groups.", r->s->key);
-    if (entry(r, "", "transform_config.config_groups") || entry(r, "", "sparsity_config.format")) {
-        char text[64];
-        PL_TRY(take_text(r, "", "sparsity_config.format", text, "dense"));
-        if (strcmp(text, "dense") != 0) return refuse(r, text, "dense");
-    }
-    for (int32_t i = 0; i < r->meta->n; i++) {
+    char sparsity[64];
+    PL_TRY(take_text(r, "", "sparsity_config.format", sparsity, "dense"));
+    if (strcmp(sparsity, "dense") != 0) return refuse(r, sparsity, "dense");
+    for (int32_t i = 0; r->meta->e && i < r->meta->n; i++) {
         const char *key = r->meta->e[i].key;
         if (strstr(key, ".transform_config.") && !strncmp(key, r->s->key, strlen(r->s->key)))
             return pl_fail(r->err, PL_EFORMAT, "config: %s: rotated weights, want none", key);
