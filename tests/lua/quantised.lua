@@ -1,5 +1,5 @@
--- A quantised checkpoint from the files to the logits: tiny-llama's products as INT4 of groups of 32 (compressed-tensors)
--- give what the same weights widened to F32 give.
+-- A quantised checkpoint from the files to the logits: tiny-llama's products as INT4 of groups of 32
+-- (compressed-tensors) give what the same weights widened to F32 give.
 local checkpoint, abi = require "pl.checkpoint", require "pl.abi"
 local passed, failed = 0, 0
 local function verdict(ok, what)
@@ -18,14 +18,16 @@ local function read(path)
   f:close()
   return s
 end
-local function number(ctype, v) return abi.text(abi.cast("const char *", abi.new(ctype .. "[1]", v)), abi.sizeof(ctype)) end
+local function number(ctype, v)
+  return abi.text(abi.cast("const char *", abi.new(ctype .. "[1]", v)), abi.sizeof(ctype))
+end
 
 -- A safetensors file of { name, dtype, shape, bytes }.
 local function safetensors(list)
   local head, data, at = {}, {}, 0
   for i, t in ipairs(list) do
-    head[i] = ('"%s":{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}'):format(t[1], t[2], table.concat(t[3], ","), at,
-      at + #t[4])
+    head[i] = ('"%s":{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}'):format(t[1], t[2], table.concat(t[3], ","),
+      at, at + #t[4])
     data[i], at = t[4], at + #t[4]
   end
   local text = "{" .. table.concat(head, ",") .. "}"
@@ -80,14 +82,14 @@ end
 c:close()
 write(dir .. "/q/model.safetensors", safetensors(quantised))
 write(dir .. "/f/model.safetensors", safetensors(plain))
-local config = read(source .. "/config.json"):gsub("}%s*$", [[, "quantization_config": {"quant_method": "compressed-tensors",
-  "format": "pack-quantized", "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights":
+local config = read(source .. "/config.json"):gsub("}%s*$", [[, "quantization_config": {
+  "quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights":
   {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 32}}}}}]])
 write(dir .. "/q/config.json", config)
 
 local function score(which, act)
-  local p = assert(io.popen(("%s/perilune score %s/%s --act %s --ids 1,333,28,465,441,347,12,99 2>&1"):format(build, dir, which,
-    act)))
+  local p = assert(io.popen(("%s/perilune score %s/%s --act %s --ids 1,333,28,465,441,347,12,99 2>&1"):format(build, dir,
+    which, act)))
   local text = p:read "*a"
   p:close()
   return tonumber(text:match "nll ([%d.]+) nats"), text
