@@ -26,8 +26,8 @@ end
 local function safetensors(list)
   local head, data, at = {}, {}, 0
   for i, t in ipairs(list) do
-    head[i] = ('"%s":{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}'):format(t[1], t[2], table.concat(t[3], ","),
-      at, at + #t[4])
+    local form = '"%s":{"dtype":"%s","shape":[%s],"data_offsets":[%d,%d]}'
+    head[i] = form:format(t[1], t[2], table.concat(t[3], ","), at, at + #t[4])
     data[i], at = t[4], at + #t[4]
   end
   local text = "{" .. table.concat(head, ",") .. "}"
@@ -82,13 +82,15 @@ end
 c:close()
 write(dir .. "/q/model.safetensors", safetensors(quantised))
 write(dir .. "/f/model.safetensors", safetensors(plain))
-local config = read(source .. "/config.json"):gsub("}%s*$", [[, "quantization_config": {
-  "quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights":
-  {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 32}}}}}]])
+local how = [[, "quantization_config": { "quant_method": "compressed-tensors", "format": "pack-quantized",
+  "ignore": ["lm_head"], "config_groups": { "group_0": { "targets": ["Linear"], "weights": { "num_bits": 4,
+  "type": "int", "symmetric": true, "strategy": "group", "group_size": 32 } } } } }]]
+local config = read(source .. "/config.json"):gsub("}%s*$", how)
 write(dir .. "/q/config.json", config)
 
 local function score(which, act)
-  local p = assert(io.popen(("%s/perilune score %s/%s --act %s --ids 1,333,28,465,441,347,12,99 2>&1"):format(build, dir,
+  local command = "%s/perilune score %s/%s --act %s --ids 1,333,28,465,441,347,12,99 2>&1"
+  local p = assert(io.popen(command:format(build, dir,
     which, act)))
   local text = p:read "*a"
   p:close()
