@@ -93,6 +93,9 @@ local model = {}
 ---@param o pl.generate|string
 ---@return pl.generated
 function model:generate(o) end
+---@param o table # messages, tools, add_generation_prompt (true unless said otherwise), and what else the template knows
+---@return string # the prompt that the model's chat template makes; raises what the template raises
+function model:render(o) end
 ---@param prompt string|integer[]
 ---@return pl.tensor # [V]
 function model:logits(prompt) end

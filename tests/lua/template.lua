@@ -98,7 +98,7 @@ for text, line in pairs { ["{{ 1 + }}"] = 1, ["{% for %}"] = 1, ["\n{% if x %}"]
   ["{{ 'a }}"] = 1, ["\n\n{{ a b }}"] = 3, ["{{ (1 }}"] = 1, ["{% include 'x' %}"] = 1, ["{% extends 'x' %}"] = 1, ["{% import 'x' as y %}"] = 1,
   ["{% block a %}{% endblock %}"] = 1, ["{% do x %}"] = 1, ["{% break %}"] = 1, ["{{ x|nope }}"] = 1, ["\n{{ x is nope }}"] = 2, ["\n{{ nope(1) }}"] = 2,
   ["{% set 1 = 2 %}"] = 1, ["{% for loop in x %}{% endfor %}"] = 1, ["{% raw %}"] = 1, ["{% macro f(a=1, b) %}{% endmacro %}"] = 1, ["{{ f(a=1, 2) }}"] = 1,
-  ["{{ ? }}"] = 1, ["{{ a is b is c }}"] = 1, ["{{ `x` }}"] = 1, ["{% autoescape true %}{% endautoescape %}"] = 1 } do
+  ["{{ ? }}"] = 1, ["{{ a｜b }}"] = 1, ["{{ a is b is c }}"] = 1, ["{{ `x` }}"] = 1, ["{% autoescape true %}{% endautoescape %}"] = 1 } do
   fails(text, "syntax", line)
 end
 -- in a branch, what is unknown is an error where it is reached, as in Jinja

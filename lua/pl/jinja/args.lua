@@ -32,6 +32,13 @@ function M.take(what, names, args, kw)
   return unpack(out, 1, #names)
 end
 
+--- A function(name, parameters, f) that puts a filter into `into`, with its arguments in their order.
+function M.definer(into)
+  return function(name, names, f)
+    into[name] = function(v, a, kw) return f(v, M.take(name .. "()", names, a, kw)) end
+  end
+end
+
 --- A text argument, or an error; nil where None or nothing is allowed and given.
 function M.text(what, v, optional)
   if optional and (v == nil or v == base.none) then return nil end

@@ -49,6 +49,16 @@ local function unescape(s, line)
   return table.concat(out)
 end
 
+-- As much of s as is letters, digits and underscores.
+local function word(s)
+  local cs, n = text.chars(s)
+  for i = 1, n do
+    local g = text.category(cs[i])
+    if cs[i] ~= "_" and not (g >= 1 and g <= 5 or g >= 9 and g <= 11) then return table.concat(cs, "", 1, i - 1) end
+  end
+  return s
+end
+
 local function lines_in(s)
   local n, at = 0, 0
   while true do
@@ -134,6 +144,8 @@ function M.tokens(source)
         at = stop
       elseif find(c, "[%a_\128-\255]") then
         local name = match(source, "^[%w_\128-\255]+", at)
+        if not text.ascii(name) then name = word(name) end
+        if name == "" then syntax(line, "unexpected char '%s' at %d", match(source, "^.[\128-\191]*", at), at - 1) end
         add("name", name)
         at = at + #name
       elseif c == "'" or c == '"' then
