@@ -90,8 +90,8 @@ local function is_directory(path)
 end
 
 --- Find and read a template. path: a template's file, a GGUF file, a directory. o: name (of one of several; default
---- "default"), checkpoint (opened already), caps. Raises if there is none, if it has an error (with its line), or if
---- not one of the conversations that it is tried on can be rendered.
+--- "default"), checkpoint (opened already), caps, any. Raises if there is none, if it has an error (with its line), or,
+--- unless o.any, if not one of the conversations that it is tried on can be rendered.
 function M.open(path, o)
   o = o or {}
   local found, tokens = {}, {}
@@ -122,7 +122,8 @@ function M.open(path, o)
   local label = where .. (o.name and " '" .. name .. "'" or "")
   local c = setmetatable({ template = template.compile(text, { name = label, caps = o.caps }), tokens = tokens,
     name = label }, Chat)
-  c:probe()
+  local any, why = c:probe()
+  if not any and not o.any then error(why, 0) end
   return c
 end
 
@@ -144,6 +145,7 @@ function Chat:probe()
   local can, first, any = {}, nil, false
   for _, p in ipairs(probes) do
     local vars = { add_generation_prompt = true }
+    for _, k in ipairs(special) do vars[k] = self.tokens[k] or "<s>" end -- a plain file does not say what they are
     for k, v in pairs(p[2]) do vars[k] = v end
     local text, e = self:render(vars)
     if e and e.kind == "internal" then error(e, 0) end
@@ -155,8 +157,8 @@ function Chat:probe()
       if without and text:sub(1, #without) == without then self.opening = text:sub(#without + 1) end
     end
   end
-  if not any then error(first, 0) end
   self.can = can
+  return any, first
 end
 
 --- As template:render, with the model's special tokens where vars names none.

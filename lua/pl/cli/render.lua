@@ -32,7 +32,7 @@ end
 function M.run(o)
   local template = require "pl.template"
   template.set_now(o.now)
-  local chat = require("pl.chat").open(o.model, { name = o.name })
+  local chat = require("pl.chat").open(o.model, { name = o.name, any = true })
   if o.probe then
     probe(chat)
     return 0
