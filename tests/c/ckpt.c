@@ -368,9 +368,12 @@ START_TEST(real_files)
             {"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", 291, "f32 121 q5_0 133 q8_0 13 q4_k 12 q6_k 12 "},
         },
       hf[] = {
-          {"tiny-deepseek-v3", 91, "f32 2 bf16 89 "},    {"tiny-deepseek-v3-fp8", 91, "f32 2 bf16 17 f8g32 3 f8g64 22 f8g128 47 "},
-          {"tiny-deepseek-v32", 149, "f32 3 bf16 146 "}, {"tiny-glm-moe-dsa", 229, "f32 5 bf16 224 "},
-          {"tiny-gpt-oss", 71, "bf16 63 mxfp4 8 "},        {"tiny-kimi-k2", 139, "f32 2 bf16 41 i4g32 96 "},
+          {"tiny-deepseek-v3", 91, "f32 2 bf16 89 "},
+          {"tiny-deepseek-v3-fp8", 91, "f32 2 bf16 17 f8g32 3 f8g64 22 f8g128 47 "},
+          {"tiny-deepseek-v32", 149, "f32 3 bf16 146 "},
+          {"tiny-glm-moe-dsa", 229, "f32 5 bf16 224 "},
+          {"tiny-gpt-oss", 71, "bf16 63 mxfp4 8 "},
+          {"tiny-kimi-k2", 139, "f32 2 bf16 41 i4g32 96 "},
           {"tiny-qwen3-moe", 112, "bf16 112 "},
       };
     char file[4096];
