@@ -225,6 +225,7 @@ bool pl_engine_wait(pl_engine *e, double s)
 {
     if (pl_tier_copies(e->tier) == 0) return false;
     (void)pl_tier_wait(e->tier, s);
+    if (s > 0) pl_sched_landed(e);
     return true;
 }
 

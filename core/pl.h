@@ -446,8 +446,8 @@ int64_t pl_engine_free_pages(const pl_engine *e);
 void pl_engine_make_room(pl_engine *e, int64_t n);
 int32_t pl_engine_cached(pl_engine *e,
                          int64_t id); /* tokens of a waiting request that the prefix cache or a tier has */
-/* Where nothing can be planned: waits, for at most s seconds, for a copy to or from a tier to end. False: none is under way.
- * The next look takes note of it. */
+/* Where nothing can be planned: waits, for at most s seconds, for a copy to or from a tier to end, and takes note
+ * of it. False: none is under way. */
 bool pl_engine_wait(pl_engine *e, double s);
 const char *pl_engine_tier_failure(const pl_engine *e); /* the first thing that the disk refused; NULL: nothing */
 double

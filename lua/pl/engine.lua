@@ -390,6 +390,12 @@ function Engine:wait(seconds)
   end
 end
 
+--- Waits until no page is copied to or from a tier any more.
+function Engine:settle()
+  self:between_steps "settle"
+  while C.pl_engine_wait(self.ptr, 1) do end
+end
+
 local function keep_logprobs(r, s)
   local top = {}
   for i = 1, s.n_top do top[i] = { s.top_id[i - 1], s.top_logprob[i - 1] } end
