@@ -134,7 +134,7 @@ static int fill_slot(slot *s, const pl_request_opts *o, pl_err *err)
         if (s->n_bias) memcpy(s->bias_id, o->sample.bias_id, (size_t)s->n_bias * sizeof *s->bias_id);
         if (s->n_bias) memcpy(s->bias, o->sample.bias, (size_t)s->n_bias * sizeof *s->bias);
         for (int32_t k = 0; k < s->n_stop; k++) {
-            s->bias_id[s->n_bias + k] = s->stop[k];
+            s->bias_id[s->n_bias + k] = o->stop[k];
             s->bias[s->n_bias + k] = -INFINITY;
         }
         return PL_OK;
