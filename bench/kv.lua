@@ -65,7 +65,7 @@ local function compare(a, b, V)
   return kl / #sample, flips / #sample * 1000, nll / (#sample - 1)
 end
 
-local commit = io.popen("git describe --always --dirty 2>/dev/null"):read "*a":gsub("%s", "")
+local commit = dofile "bench/util.lua".commit()
 local csv_path = "bench/results/kv.csv"
 local old = io.open(csv_path)
 if old then old:close() end

@@ -40,7 +40,7 @@ local function median(list)
   return (s[math.floor((#s + 1) / 2)] + s[math.ceil((#s + 1) / 2)]) / 2, s[1], s[#s]
 end
 
-local commit = output "git describe --always --dirty 2>/dev/null":gsub("%s", "")
+local commit = dofile "bench/util.lua".commit()
 local cpu = output "sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1":gsub("%s+$", "")
 local csv_path = "bench/results/models.csv"
 local csv = io.open(csv_path)

@@ -15,7 +15,12 @@ function M.output(command)
   return text
 end
 
-function M.commit() return (M.output "git describe --always --dirty 2>/dev/null":gsub("%s", "")) end
+--- The commit, with "-dirty" where files are not as it has them; the results themselves do not count.
+function M.commit()
+  local name = M.output "git describe --always 2>/dev/null":gsub("%s", "")
+  local changed = M.output "git status --porcelain --untracked-files=no -- . ':!bench/results' 2>/dev/null"
+  return changed == "" and name or name .. "-dirty"
+end
 function M.cpu()
   return (M.output "sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1":gsub("%s+$", ""):gsub(",", " "))
 end
