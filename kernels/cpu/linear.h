@@ -69,14 +69,11 @@ static const pl_layout pl_layout_table[PL_N_DTYPES] = {
     [PL_F8G64] = { 64, 1088, 2,   0, 64,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 512,  PL_CODE_F8,      0,  PL_SCALE_FLOAT,   PL_MIN_0},
     [PL_F8G128]= {128, 2112, 4,   0, 64,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 512,  PL_CODE_F8,      0,  PL_SCALE_FLOAT,   PL_MIN_0},
 };
-/* clang-format on */
 /* The formats whose codes are exact in bf16: all but F32 and F16. Kernels are compiled once for each. */
-#define PL_TILE_FORMATS(X)                                                                                          \
-    X(BF16)                                                                                                         \
-    X(F8)                                                                                                           \
-    X(Q4_0)                                                                                                         \
-    X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(MXFP4) X(NVFP4) X(I4G32) X(I4G64) X(I4G128) \
-        X(U4G32) X(U4G64) X(U4G128) X(F8G32) X(F8G64) X(F8G128)
+#define PL_TILE_FORMATS(X) \
+    X(BF16) X(F8) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(MXFP4) X(NVFP4) \
+    X(I4G32) X(I4G64) X(I4G128) X(U4G32) X(U4G64) X(U4G128) X(F8G32) X(F8G64) X(F8G128)
+/* clang-format on */
 PL_INLINE const pl_layout *pl_layout_of(int32_t dtype) /* NULL: none */
 {
     return pl_dtype_valid(dtype) && pl_layout_table[dtype].k ? &pl_layout_table[dtype] : NULL;
