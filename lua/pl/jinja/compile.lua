@@ -266,11 +266,9 @@ function E.Call(n, cx)
   end
 end
 
---- A filter over a function for its input.
-function M.filter(n, cx, input)
-  if n.t == "Hole" then return input end
-  local a, args = M.filter(n[1], cx, input), arguments(n.a, cx)
-  local f = filters[n.name]
+-- Filter n over a function for its input.
+local function filtered(n, cx, a)
+  local args, f = arguments(n.a, cx), filters[n.name]
   if not f then return unknown(n, cx, cx.soft, "other", "No filter named '%s' found.", n.name) end
   return function(sc)
     base.step()
@@ -278,15 +276,10 @@ function M.filter(n, cx, input)
     return f(v, args(sc))
   end
 end
-function E.Filter(n, cx)
-  local a, args = compile(n[1], cx), arguments(n.a, cx)
-  local f = filters[n.name]
-  if not f then return unknown(n, cx, cx.soft, "other", "No filter named '%s' found.", n.name) end
-  return function(sc)
-    base.step()
-    local v = a(sc)
-    return f(v, args(sc))
-  end
+function E.Filter(n, cx) return filtered(n, cx, compile(n[1], cx)) end
+--- Filters one over the other, the innermost over a function for its input.
+function M.filter(n, cx, input)
+  return n.t == "Hole" and input or filtered(n, cx, M.filter(n[1], cx, input))
 end
 
 function E.Test(n, cx)
