@@ -15,6 +15,7 @@ function M.run(m, o)
   local ttft, tpot, itl, e2e = quantiles.new(), quantiles.new(), quantiles.new(), quantiles.new()
   local f = { requests = 0, finished = {}, input_tokens = 0, output_tokens = 0, refused = 0, answers = {} }
   local steps, open, n, next_request = 0, 0, 0, trace()
+  local pending = {} -- requests that are open
   local start = C.pl_now_s()
   local function submit(r)
     n = n + 1
@@ -36,16 +37,15 @@ function M.run(m, o)
       return
     end
     f.requests, f.input_tokens, open = f.requests + 1, f.input_tokens + #list, open + 1
-    f.answers[n] = request
-    request.came = came
+    f.answers[n], pending[request] = request, came
   end
   local function settle()
-    for _, r in pairs(f.answers) do
-      if r.finish and not r.counted then
-        r.counted, open = true, open - 1
+    for r, came in pairs(pending) do
+      if r.finish then
+        pending[r], open = nil, open - 1
         f.finished[r.finish] = (f.finished[r.finish] or 0) + 1
         f.output_tokens = f.output_tokens + #r.ids
-        e2e.add(r.last_s - r.came)
+        e2e.add(r.last_s - came)
         if #r.ids > 1 then tpot.add((r.last_s - r.first_s) / (#r.ids - 1)) end
       end
     end
