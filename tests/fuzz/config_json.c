@@ -1,4 +1,4 @@
-/* Fuzz target: config.json, flattened to metadata. */
+/* Fuzz target: config.json, flattened to metadata; and the judgement of a client's JSON. */
 #include "config.h"
 #include "fuzz.h"
 
@@ -12,5 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_report(rc, &err);
     if (rc == PL_OK) sink += use_meta(&meta);
     pl_meta_clear(&meta);
+    err = (pl_err){0};
+    check_report(pl_json_check((const char *)data, (int64_t)size, 8, 64, &err), &err);
     return 0;
 }
