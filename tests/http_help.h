@@ -3,8 +3,8 @@
 /* What the suites of the HTTP server share: a server that each test opens with its own options, and raw sockets. The test is
  * client and engine in one thread. */
 #include "base.h"
+#include "suite.h"
 #include <arpa/inet.h>
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -110,7 +110,7 @@ struct named_test {
     const char *name;
     const TTest *test;
 };
-static int run_suite(const char *name, int n, const struct named_test *list)
+static int run_named(const char *name, int n, const struct named_test *list)
 {
     Suite *s = suite_create(name);
     for (int i = 0; i < n; i++) {
@@ -119,10 +119,6 @@ static int run_suite(const char *name, int n, const struct named_test *list)
         tcase_add_test(t, list[i].test);
         suite_add_tcase(s, t);
     }
-    SRunner *run = srunner_create(s);
-    srunner_run_all(run, CK_NORMAL);
-    const int failed = srunner_ntests_failed(run);
-    srunner_free(run);
-    return failed != 0;
+    return run_suite(s);
 }
 #endif

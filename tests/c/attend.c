@@ -3,7 +3,7 @@
 #include "dev.h"
 #include "dtype.h"
 #include "kv.h"
-#include <check.h>
+#include "suite.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -474,9 +474,5 @@ int main(void)
     tcase_add_loop_test(c, saturates, 0, 2);
     tcase_add_loop_test(c, bad_span, 0, N_PAIR_SHAPES);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -2,9 +2,9 @@
 #include "ckpt.h"
 #include "bytes.h"
 #include "dtype.h"
+#include "suite.h"
 #include "tensor.h"
 #include "tok.h"
-#include <check.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -404,9 +404,5 @@ int main(void)
     tcase_add_test(t, tokenizer);
     tcase_set_timeout(real_case, 120);
     tcase_add_test(real_case, real_files);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

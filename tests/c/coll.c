@@ -1,8 +1,8 @@
 /* The loopback collectives, each rank on a thread of its own, against plain loops. */
 #include "coll.h"
 #include "pl_ops.h"
+#include "suite.h"
 #include "tensor.h"
-#include <check.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -132,9 +132,5 @@ int main(void)
     tcase_add_test(c, values);
     tcase_add_test(c, shapes_differ);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,6 +1,7 @@
 /* Programs and the engine on a toy model: one layer of attention over the paged cache, then a head. Results do not
  * depend on the batch, on chunked prefill or on what runs beside; bad plans and failing requests harm no other. */
 #include "c/toy.h"
+#include "suite.h"
 
 /* Runs all requests to their ends, at most `chunk` tokens of each in a step; out[i][k], prob[i][k] of the i-th id. */
 static void drive(pl_engine *e, int chunk, const int64_t *id, int n, int32_t out[][40], float prob[][40])
@@ -490,9 +491,5 @@ int main(void)
     tcase_add_test(c, programs_are_checked);
     tcase_set_timeout(c, 120);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,6 +1,7 @@
 /* The engine with tiers behind its prefix cache: answers are the same bits, whatever was copied out and back meanwhile;
  * requests wait for their pages while others go on; preemption copies pages out where that pays. */
 #include "c/toy.h"
+#include "suite.h"
 #include "tier_impl.h"
 #include <stdio.h>
 #include <unistd.h>
@@ -12,7 +13,6 @@ typedef struct answer {
     float logprob[OUT];
 } answer;
 
-static char dir[] = "/tmp/perilune-engine-XXXXXX", file[64];
 static pl_kv *plain;
 
 static pl_engine *open_pages(int64_t n_pages, int64_t host_pages, bool disk)
@@ -76,21 +76,8 @@ static bool step(pl_engine *e)
 
 static void settle(pl_engine *e)
 {
-    while (pl_engine_wait(e, 10)) pl_sched_landed(e);
-}
-
-static void start(void)
-{
-    setup();
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-    snprintf(file, sizeof file, "%s/perilune.pages", dir);
-}
-
-static void stop(void)
-{
-    unlink(file);
-    rmdir(dir);
-    teardown();
+    while (pl_engine_wait(e, 10)) {
+    }
 }
 
 static void run_all(pl_engine *e, answer *a, bool disturbed)
@@ -318,7 +305,7 @@ int main(void)
 {
     Suite *s = suite_create("engine_tier");
     TCase *c = tcase_create("engine_tier");
-    tcase_add_checked_fixture(c, start, stop);
+    tcase_add_checked_fixture(c, setup_with_disk, teardown_with_disk);
     tcase_add_test(c, same_bits);
     tcase_add_test(c, waits_for_its_pages);
     tcase_add_test(c, no_room_for_loads);
@@ -326,9 +313,5 @@ int main(void)
     tcase_add_test(c, swapped_out_and_gone);
     tcase_add_test(c, refused);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,6 +1,6 @@
 /* f8.c: floats to E4M3 in vectors, on every path, against the scalar definition; and the scale of a row. */
 #include "rows.h"
-#include <check.h>
+#include "suite.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -84,9 +84,5 @@ int main(void)
     tcase_add_test(c, there_and_back);
     tcase_add_test(c, scales);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

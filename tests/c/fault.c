@@ -2,6 +2,7 @@
  * ends alone and with its own reason, every neighbour's tokens are those of a clean run, and no page is lost. With the
  * check off the same faults do change answers. */
 #include "c/toy.h"
+#include "suite.h"
 #include <pthread.h>
 
 enum { N = 6, OUT = 30, STEPS = 400, PREEMPTED = 1, CANCELLED = 4 };
@@ -276,9 +277,5 @@ int main(void)
     tcase_add_test(c, late_writer_after_reallocation);
     tcase_add_test(c, content_flip);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
  * ends alone if a late copy could still write to it; all other answers are those of a clean run, and no page is lost. With
  * the check off the same faults do change answers. */
 #include "c/toy.h"
+#include "suite.h"
 #include <stdio.h>
 #include <unistd.h>
 
@@ -20,8 +21,6 @@ typedef struct run_t {
     bool struck;
     pl_metrics m;
 } run_t;
-
-static char dir[] = "/tmp/perilune-fault-XXXXXX", file[64];
 
 static void take_events(pl_engine *e, const int64_t *id, run_t *r)
 {
@@ -113,20 +112,6 @@ static int changed(const run_t *a, const run_t *b)
     return n;
 }
 
-static void start(void)
-{
-    setup();
-    ck_assert_ptr_nonnull(mkdtemp(dir));
-    snprintf(file, sizeof file, "%s/perilune.pages", dir);
-}
-
-static void stop(void)
-{
-    unlink(file);
-    rmdir(dir);
-    teardown();
-}
-
 START_TEST(clean)
 {
     const run_t r = run(PL_CHECK_PAGES, (pl_fault){0}, NEVER, false);
@@ -213,15 +198,11 @@ int main(void)
 {
     Suite *s = suite_create("fault_tier");
     TCase *c = tcase_create("fault_tier");
-    tcase_add_checked_fixture(c, start, stop);
+    tcase_add_checked_fixture(c, setup_with_disk, teardown_with_disk);
     tcase_add_test(c, clean);
     tcase_add_test(c, freed_while_copied_out);
     tcase_add_test(c, freed_while_copied_in);
     tcase_add_test(c, another_pages_bytes);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -2,7 +2,7 @@
  * thing. All files are built in memory. */
 #include "gguf.h"
 #include "bytes.h"
-#include <check.h>
+#include "suite.h"
 #include <stdio.h>
 
 enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_K = 12 };
@@ -292,9 +292,5 @@ int main(void)
     tcase_add_test(t, bad_head);
     tcase_add_test(t, bad_keys);
     tcase_add_test(t, bad_tensors);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -578,5 +578,5 @@ int main(void)
                                       {"storm", storm},
                                       {"log", access_log},
                                       {"options", options}};
-    return run_suite("http", sizeof list / sizeof *list, list);
+    return run_named("http", sizeof list / sizeof *list, list);
 }

@@ -307,5 +307,5 @@ int main(void)
 {
     const struct named_test list[] = {
         {"malformed", malformed}, {"sizes", sizes}, {"times", times}, {"health", health}, {"keys", keys}};
-    return run_suite("http_hostile", sizeof list / sizeof *list, list);
+    return run_named("http_hostile", sizeof list / sizeof *list, list);
 }

@@ -1,6 +1,6 @@
 /* The paged cache's bookkeeping: pages are neither lost nor shared, a step that fails takes nothing. */
 #include "kv.h"
-#include <check.h>
+#include "suite.h"
 #include <stdlib.h>
 
 static pl_dev *dev;
@@ -144,9 +144,5 @@ int main(void)
     tcase_add_test(c, refusals_take_nothing);
     tcase_add_test(c, random_steps);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,7 +1,7 @@
 /* linear.c: products on every path give the bits of the definition, for any batch, split and number of threads;
  * packing loses nothing; what a path cannot do is an error. */
 #include "linear.h"
-#include <check.h>
+#include "suite.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -444,11 +444,4 @@ static Suite *suite(void)
     return s;
 }
 
-int main(void)
-{
-    SRunner *r = srunner_create(suite());
-    srunner_run_all(r, CK_ENV);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
-}
+int main(void) { return run_suite(suite()); }

@@ -1,6 +1,6 @@
 /* linear16.c: the body of the AVX-512 path, with its vectors of 16 lanes made of two of AVX2, against the definition:
  * what runs there is tested on machines without AVX-512, but for the wrappers of vec16.h. */
-#include <check.h>
+#include "suite.h"
 #include <stdio.h>
 #include <stdlib.h>
 #ifdef PL_X86
@@ -203,9 +203,5 @@ int main(void)
     tcase_add_loop_test(t, test_body, 0, (int)(sizeof formats / sizeof *formats));
     suite_add_tcase(s, t);
 #endif
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,7 +1,7 @@
 /* Mail: order, what is full, closed or empty, time limits, a descriptor that tells the truth, and many threads at once: no
  * letter is lost, doubled or damaged, also when the box is closed while they wait. */
 #include "base.h"
-#include <check.h>
+#include "suite.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -219,9 +219,5 @@ int main(void)
     tcase_add_test(c, closed_while_they_work);
     tcase_add_test(c, closed_while_they_wait);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,7 +1,7 @@
 /* maths.c: the polynomials of kernels/cpu/maths.h against the C library's doubles, over their whole ranges: the error
  * bounds that the header states, and what happens at the ends. */
 #include "maths.h"
-#include <check.h>
+#include "suite.h"
 #include <stdio.h>
 
 static double ulp_of(double x) /* of a float near x */
@@ -125,9 +125,5 @@ int main(void)
     tcase_add_test(c, activations);
     tcase_add_test(c, bf16);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -4,8 +4,8 @@
 #include "bytes.h"
 #include "ckpt.h"
 #include "dtype.h"
+#include "suite.h"
 #include "tensor.h"
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -361,9 +361,5 @@ int main(void)
     tcase_add_test(t, golden);
     tcase_add_checked_fixture(m, setup, teardown);
     tcase_add_loop_test(m, made, 0, (int)(sizeof row / sizeof *row));
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

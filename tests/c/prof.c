@@ -1,6 +1,7 @@
 /* The step trace, on the toy model of the engine's tests: parts and ops add up to no more than their step, steps do not
  * overlap, the ring keeps the last ones, off is off, and a step that fails leaves nothing. */
 #include "c/toy.h"
+#include "suite.h"
 
 static int32_t count(const pl_engine *e)
 {
@@ -177,9 +178,5 @@ int main(void)
     tcase_add_test(c, what_is_no_step_leaves_none);
     tcase_add_test(c, simulated_steps_have_no_ops);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -3,8 +3,8 @@
 #include "quant.h"
 #include "ckpt.h"
 #include "dtype.h"
+#include "suite.h"
 #include "tensor.h"
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -163,9 +163,5 @@ int main(void)
     tcase_add_test(t, by_hand);
     tcase_add_test(t, digests);
     tcase_add_test(t, bad_scales);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -3,7 +3,7 @@
 #include "safetensors.h"
 #include "bytes.h"
 #include "config.h"
-#include <check.h>
+#include "suite.h"
 #include <stdio.h>
 
 static pl_toc toc;
@@ -274,9 +274,5 @@ int main(void)
     tcase_add_test(t, bad_tensors);
     tcase_add_test(t, index_file);
     tcase_add_test(t, config);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

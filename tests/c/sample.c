@@ -1,6 +1,6 @@
 /* Sampling: what each option keeps, that the draw follows the probabilities and depends on seed and position alone. */
 #include "base.h"
-#include <check.h>
+#include "suite.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,9 +226,5 @@ int main(void)
     tcase_add_test(c, bad_input);
     tcase_set_timeout(c, 120);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,5 +1,6 @@
 /* The tiers behind the prefix cache: what is copied out comes back as it was, or not at all; whatever happens to memory
  * or to a page meanwhile is a miss, and no page is lost. */
+#include "suite.h"
 #include "tiers.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -355,9 +356,5 @@ int main(void)
     tcase_add_test(c, led_to_by_nothing);
     tcase_add_test(c, closed_under_way);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,4 +1,5 @@
 /* The disk tier's file: it is found again by the model that wrote it, and by no other; whatever happens to it is a miss. */
+#include "suite.h"
 #include "tiers.h"
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -213,9 +214,5 @@ int main(void)
     tcase_add_test(c, full_disk);
     tcase_add_test(c, recovers);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

@@ -1,5 +1,6 @@
 /* The tokenizer on small vocabularies made here: pipelines, added tokens, patterns, bytes that are no text, streams, long
  * texts, threads. */
+#include "suite.h"
 #include "tok_help.h"
 #include <pthread.h>
 #include <time.h>
@@ -471,9 +472,5 @@ int main(void)
     tcase_add_test(c, long_runs_of_marks);
     tcase_add_test(c, threads);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

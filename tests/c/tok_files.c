@@ -1,5 +1,6 @@
 /* Tokenizers as files bring them: tokenizer.json that is malformed or damaged, the vocabularies of GGUF files, and
  * tiktoken.model. */
+#include "suite.h"
 #include "tok_help.h"
 
 static void refuse(const char *json, const char *why)
@@ -304,9 +305,5 @@ int main(void)
     tcase_add_test(c, families);
     tcase_add_test(c, tiktoken);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    const int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return run_suite(s);
 }

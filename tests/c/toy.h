@@ -4,7 +4,9 @@
 #include "engine.h"
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define TOY static __attribute__((unused)) /* not every test needs every part */
 
@@ -127,5 +129,19 @@ TOY int64_t submit(pl_engine *e, int n_prompt, int salt, int max_out, float temp
         .sample = {.temperature = temperature, .top_p = 1, .repetition = 1, .seed = (uint64_t)salt, .n_logprobs = 0}};
     ck_assert_msg(pl_engine_submit(e, &o, &id, &err) == PL_OK, "%s", err.msg);
     return id;
+}
+/* For tests with a disk tier: a directory, and the file that the tier makes in it. */
+static __attribute__((unused)) char dir[] = "/tmp/perilune-toy-XXXXXX", file[64];
+TOY void setup_with_disk(void)
+{
+    setup();
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(file, sizeof file, "%s/perilune.pages", dir);
+}
+TOY void teardown_with_disk(void)
+{
+    unlink(file);
+    rmdir(dir);
+    teardown();
 }
 #endif
