@@ -41,9 +41,11 @@ lint: everything
 bench: everything
 	@bench/run.sh $(BUILD)
 
-# half an hour of load, cancellations, preemptions and changes of policy: each answer is the one the request gets alone
+# half an hour of load, cancellations, preemptions and changes of policy: each answer is the one the request gets alone;
+# then the same over HTTP, with clients that go, stop reading or half-close, changes of keys, and a drain
 soak: everything
 	@PL_SOAK_SECONDS=$${PL_SOAK_SECONDS:-1800} PL_BUILD=$(BUILD) $(BUILD)/pl-lua tests/lua/load.lua
+	@PL_SOAK_SECONDS=$${PL_SOAK_SECONDS:-1800} PL_BUILD=$(BUILD) $(BUILD)/pl-lua tests/lua/serve_load.lua
 
 fuzz: setup
 	@tests/fuzz/run long

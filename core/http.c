@@ -12,11 +12,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SPARE_FILES = 64 };
+enum { SPARE_FILES = HTTP_EXTRA + 64 }; /* model files, the disk tier, the log, epoll */
 
 void pl_http_defaults(pl_http_opts *o)
 {
-    *o = (pl_http_opts){.max_connections = 4096,
+    *o = (pl_http_opts){.max_connections = 16384,
                         .max_requests = 1024,
                         .max_headers = 100,
                         .log_fd = -1,
@@ -49,16 +49,16 @@ static int check_options(const pl_http_opts *o, pl_err *err)
     return PL_OK;
 }
 
-/* As many descriptors as connections need; where the system allows fewer, fewer connections. */
+/* As many descriptors as the system allows; where that is less than connections need, fewer connections. */
 static void raise_files(pl_http_opts *o)
 {
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) < 0) return;
     const rlim_t want = (rlim_t)o->max_connections + SPARE_FILES;
-    if (r.rlim_cur < want) {
-        r.rlim_cur = want < r.rlim_max ? want : r.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &r);
-        getrlimit(RLIMIT_NOFILE, &r);
+    if (r.rlim_cur < r.rlim_max) {
+        const rlim_t before = r.rlim_cur;
+        r.rlim_cur = r.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &r) < 0) r.rlim_cur = before;
     }
     if (r.rlim_cur < want)
         o->max_connections = r.rlim_cur > 2 * SPARE_FILES ? (int32_t)r.rlim_cur - SPARE_FILES : SPARE_FILES;
@@ -109,7 +109,8 @@ int pl_http_open(pl_http **out, const pl_http_opts *o, pl_err *err)
     pthread_mutex_init(&h->lock, NULL);
     randombytes_buf(h->secret, sizeof h->secret);
     raise_files(&h->o);
-    const size_t n = (size_t)h->o.max_connections;
+    h->n_slots = h->o.max_connections + HTTP_EXTRA;
+    const size_t n = (size_t)h->n_slots;
     h->conn = calloc(n, sizeof(pl_http_conn *));
     h->unused = calloc(n, sizeof *h->unused);
     h->gone = calloc((size_t)h->o.max_requests, sizeof *h->gone);
@@ -120,7 +121,7 @@ int pl_http_open(pl_http **out, const pl_http_opts *o, pl_err *err)
         rc = pl_fail(err, PL_ENOMEM, "http: no memory or descriptors for %d connections", h->o.max_connections);
         goto failed;
     }
-    for (int32_t i = h->o.max_connections; i-- > 0;) h->unused[h->n_unused++] = i;
+    for (int32_t i = h->n_slots; i-- > 0;) h->unused[h->n_unused++] = i;
     rc = listen_on(h, err);
     if (rc == PL_OK) rc = pl_http_start(h, err);
     if (rc < 0) goto failed;
@@ -147,7 +148,7 @@ void pl_http_close(pl_http *h)
     }
     pthread_mutex_lock(&h->lock);
     h->closing = true; /* from here on no connection is suspended: the daemon could not stop with one */
-    for (int32_t i = 0; h->conn && i < h->o.max_connections; i++)
+    for (int32_t i = 0; h->conn && i < h->n_slots; i++)
         if (h->conn[i]) pl_http_resume(h->conn[i]);
     pthread_mutex_unlock(&h->lock);
     if (h->daemon)
@@ -172,7 +173,7 @@ void pl_http_drain(pl_http *h)
     pthread_mutex_lock(&h->lock);
     const bool was = h->draining;
     h->draining = true;
-    for (int32_t i = 0; i < h->o.max_connections; i++)
+    for (int32_t i = 0; i < h->n_slots; i++)
         if (h->conn[i] && h->conn[i]->state == HTTP_IDLE) h->conn[i]->deadline_s = pl_now_s();
     pthread_mutex_unlock(&h->lock);
     if (!was) shut(MHD_quiesce_daemon(h->daemon));
@@ -225,7 +226,7 @@ int pl_http_next(pl_http *h, pl_http_request *out, int32_t fd, double timeout_s,
 
 static pl_http_conn *taken(pl_http *h, int64_t id, int state)
 {
-    pl_http_conn *c = id > 0 ? h->conn[id % h->o.max_connections] : NULL;
+    pl_http_conn *c = id > 0 ? h->conn[id % h->n_slots] : NULL;
     return c && c->id == id && c->taken && !c->dead && c->state == state ? c : NULL;
 }
 
@@ -355,7 +356,7 @@ int pl_http_end(pl_http *h, int64_t id, pl_err *err)
 void pl_http_note(pl_http *h, int64_t id, const char *json)
 {
     pthread_mutex_lock(&h->lock);
-    pl_http_conn *c = id > 0 ? h->conn[id % h->o.max_connections] : NULL;
+    pl_http_conn *c = id > 0 ? h->conn[id % h->n_slots] : NULL;
     if (c && c->id == id && strlen(json) < sizeof c->note) memcpy(c->note, json, strlen(json) + 1);
     pthread_mutex_unlock(&h->lock);
 }
@@ -374,6 +375,7 @@ void pl_http_get_stats(pl_http *h, pl_http_stats *out)
     pthread_mutex_lock(&h->lock);
     *out = h->m;
     out->n_open = h->n_open;
-    out->n_connections = h->o.max_connections - h->n_unused;
+    out->n_connections = h->n_slots - h->n_unused;
+    out->max_connections = h->o.max_connections;
     pthread_mutex_unlock(&h->lock);
 }

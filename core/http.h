@@ -41,6 +41,7 @@ typedef struct pl_http_conn {
     bool half_closed; /* the client sends nothing more */
     bool is_old;      /* HTTP/1.0 */
     bool is_events;   /* its answer is a stream of events */
+    bool is_extra;    /* one more than are served: it is told so */
     const char *why;  /* how it ended, for the log; NULL: complete */
     char note[256];
     struct pl_http_conn *next, *prev; /* the line of requests that nobody has taken */
@@ -54,9 +55,9 @@ struct pl_http {
     int epoll_fd, stop_fd, news_fd, listen_fd;
     int32_t port;
     bool watching, news, draining, closing, tls;
-    pl_http_conn **conn; /* [max_connections] */
-    int32_t *unused;     /* [n_unused] slots */
-    int32_t n_unused;
+    pl_http_conn **conn;       /* [n_slots] */
+    int32_t *unused;           /* [n_unused] slots */
+    int32_t n_unused, n_slots; /* HTTP_EXTRA more than are served */
     int64_t n_ids;
     pl_http_conn *first, *last;      /* requests that nobody has taken */
     int64_t *gone;                   /* [n_gone] from gone_at, a ring of max_requests */
@@ -73,6 +74,8 @@ struct pl_http {
     int32_t retry_s;
     pl_http_stats m;
 };
+
+enum { HTTP_EXTRA = 64 }; /* connections beyond the limit, to be told so */
 
 /* http_head.c */
 enum { HTTP_MAX_TARGET = 1024 };

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 250 };
+enum { PATIENCE_MS = 250, EXTRA_S = 1 };
 
 void pl_http_show(pl_http *h)
 {
@@ -89,7 +89,8 @@ static void on_connection(void *cls, struct MHD_Connection *mhd, void **context,
         c = i && h->n_unused ? calloc(1, sizeof *c) : NULL;
         if (c) {
             *c = (pl_http_conn){.mhd = mhd, .fd = i->connect_fd, .slot = h->unused[--h->n_unused]};
-            c->deadline_s = pl_now_s() + h->o.header_s;
+            c->is_extra = h->n_unused < HTTP_EXTRA;
+            c->deadline_s = pl_now_s() + (c->is_extra && h->o.header_s > EXTRA_S ? EXTRA_S : h->o.header_s);
             h->conn[c->slot] = c;
             h->m.connections++;
         }
@@ -162,7 +163,7 @@ static enum MHD_Result answer_health(pl_http *h, pl_http_conn *c)
     struct MHD_Response *r = MHD_create_response_from_buffer((size_t)n, text, MHD_RESPMEM_MUST_COPY);
     if (r) MHD_add_response_header(r, "Content-Type", "application/json");
     c->n_answer = n;
-    return reply(h, c, ready ? 200 : 503, r, false);
+    return reply(h, c, ready ? 200 : 503, r, c->is_extra);
 }
 
 static bool is_health(const pl_http_conn *c)
@@ -181,13 +182,15 @@ static enum MHD_Result begin(pl_http *h, pl_http_conn *c, const char *method, co
     c->deadline_s = now + h->o.body_s;
     c->req = (pl_http_request){.kind = PL_HTTP_REQUEST};
     h->m.requests++;
-    c->id = ++h->n_ids * h->o.max_connections + c->slot;
+    c->id = ++h->n_ids * h->n_slots + c->slot;
     pl_http_parse_head(c->mhd, c, method, version, &head);
     if (!c->req.request_id[0]) snprintf(c->req.request_id, sizeof c->req.request_id, "req-%llx", (long long)c->id);
     c->req.id = c->id;
     const pl_http_refusal no = pl_http_check_head(h, c, method, version, &head);
     if (no.status) return refuse(h, c, no.status, no.why, true);
+    c->is_extra = c->is_extra && h->n_unused < HTTP_EXTRA;
     if (is_health(c)) return MHD_YES;
+    if (c->is_extra) return refuse(h, c, 503, "too many connections", true);
     if (h->has_keys) {
         c->req.tenant = pl_http_tenant_of(h, head.auth);
         if (c->req.tenant < 0) return refuse(h, c, 401, "want an API key: Authorization: Bearer KEY", true);
@@ -321,7 +324,7 @@ ssize_t pl_http_read(void *cls, uint64_t at, char *out, size_t cap) /* of a stre
     ssize_t n = 0;
     (void)at;
     pthread_mutex_lock(&h->lock);
-    pl_http_conn *c = h->conn[id % h->o.max_connections]; /* which is there as long as its answer is */
+    pl_http_conn *c = h->conn[id % h->n_slots]; /* which is there as long as its answer is */
     if (!c || c->id != id || c->dead || h->closing) {
         n = MHD_CONTENT_READER_END_WITH_ERROR;
     } else if (c->out_n) {
@@ -344,7 +347,7 @@ ssize_t pl_http_read(void *cls, uint64_t at, char *out, size_t cap) /* of a stre
 
 static pl_http_conn *watched(pl_http *h, uint64_t id)
 {
-    pl_http_conn *c = h->conn[id % (uint64_t)h->o.max_connections];
+    pl_http_conn *c = h->conn[id % (uint64_t)h->n_slots];
     return c && c->id == (int64_t)id && c->watched ? c : NULL;
 }
 
@@ -368,7 +371,7 @@ static void probe(pl_http *h, pl_http_conn *c)
 
 static void look(pl_http *h, double now) /* for connections whose time is over */
 {
-    for (int32_t i = 0; i < h->o.max_connections; i++) {
+    for (int32_t i = 0; i < h->n_slots; i++) {
         pl_http_conn *c = h->conn[i];
         if (!c || c->deadline_s == 0 || c->deadline_s > now) continue;
         if (c->state != HTTP_IDLE) h->m.timeouts++;
@@ -419,11 +422,11 @@ int pl_http_start(pl_http *h, pl_err *err)
     };
     h->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (h->tls ? MHD_USE_TLS : 0), 0, NULL, NULL,
-        on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)h->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)(2 * h->o.header_bytes + 8192), MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_target, h,
-        MHD_OPTION_UNESCAPE_CALLBACK, as_it_is, NULL, MHD_OPTION_ARRAY, h->tls ? tls : tls + 2, MHD_OPTION_END);
+        on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots,
+        MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * h->o.header_bytes + 8192),
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+        on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_target, h, MHD_OPTION_UNESCAPE_CALLBACK, as_it_is, NULL,
+        MHD_OPTION_ARRAY, h->tls ? tls : tls + 2, MHD_OPTION_END);
     if (!h->daemon)
         return pl_fail(err, PL_EIO, "http: the server does not start%s", h->tls ? " (certificate, key?)" : "");
     const int rc = pthread_create(&h->watcher, NULL, watch_all, h);

@@ -504,10 +504,10 @@ void pl_letter_free(pl_letter *l);
  * id; PL_ECANCEL: its client is gone, or it was given up. */
 typedef struct pl_http pl_http;
 typedef struct pl_http_opts {
-    const char *address; /* numeric; NULL: 127.0.0.1 */
-    int32_t port;        /* 0: any free one */
-    int32_t max_connections,
-        max_requests; /* requests: complete ones that have no answer yet; more are told to come back */
+    const char *address;     /* numeric; NULL: 127.0.0.1 */
+    int32_t port;            /* 0: any free one */
+    int32_t max_connections, /* one more gets /health, and a 503 for all else */
+        max_requests;        /* complete ones that have no answer yet; more are told to come back */
     int32_t max_headers;
     int32_t log_fd; /* a JSON line for each request; -1: none */
     int64_t header_bytes;
@@ -532,7 +532,7 @@ typedef struct pl_http_request {
 typedef struct pl_http_stats { /* since the server was opened */
     uint64_t connections, requests, refused, overloads, unauthorized, gone, slow, timeouts, log_dropped;
     uint64_t bytes_in, bytes_out;
-    int64_t n_connections, n_open;
+    int64_t n_connections, n_open, max_connections; /* the last: fewer than wanted where descriptors are short */
 } pl_http_stats;
 void pl_http_defaults(pl_http_opts *o);
 int pl_http_open(pl_http **out, const pl_http_opts *o, pl_err *err);

@@ -53,7 +53,8 @@ function Http:beat(ready, stepped) C.pl_http_beat(self.ptr, ready, stepped) end
 function Http:drain() C.pl_http_drain(self.ptr) end
 
 local counters = { "connections", "requests", "refused", "overloads", "unauthorized", "gone", "slow", "timeouts",
-  "log_dropped", "bytes_in", "bytes_out", "n_connections", "n_open" }
+  "log_dropped", "bytes_in", "bytes_out", "n_connections", "n_open",
+  "max_connections" }
 function Http:stats()
   local m, out = abi.new "pl_http_stats", {}
   C.pl_http_get_stats(self.ptr, m)

@@ -19,7 +19,8 @@ function M.options(p)
     :convert(common.whole(1)):argname "N"
   p:option("--policy", "Who goes next: a policy's name, or a file that returns function(s).")
     :argname "NAME|FILE"
-  p:option("--connections", "Connections at once."):convert(common.whole(1, 1e6)):default "4096":argname "N"
+  p:option("--connections", "Connections at once, if the system allows as many descriptors; one more gets a 503.")
+    :convert(common.whole(1, 1e6)):default "16384":argname "N"
   p:option("--max-body", "Megabytes of a request's body."):convert(common.whole(1, 1024)):default "8":argname "MB"
   p:option("--drain", "Seconds that requests under way have after SIGTERM."):convert(common.number(0, 1e6))
     :default "30":argname "S"
@@ -45,8 +46,8 @@ function M.run(o)
   local m = s.engine_model
   common.written(io.write(("serving %s on %s://%s:%d\n"):format(s.model.name, o.tls_cert and "https" or "http",
     o.address:find ":" and "[" .. o.address .. "]" or o.address, s.http.port)) and io.flush())
-  log(("%s, act %s: load %.2f s; %d requests a step, %d tokens each"):format(m.dev:describe(), m.pool.act, m.load_s,
-    m.pool.batch, m.context))
+  log(("%s, act %s: load %.2f s; %d requests a step, %d tokens each; %d connections"):format(m.dev:describe(),
+    m.pool.act, m.load_s, m.pool.batch, m.context, s.http:stats().max_connections))
   local code = s:run()
   local dev = m.dev
   m:close()
