@@ -260,11 +260,24 @@ static int push_entry(lua_State *L, const char *name, const char *script)
     return 0;
 }
 
+/* The compiler keeps no load as an operand of a later instruction: LuaJIT 2.1 of Debian 12 takes pairs' value from the
+ * table once more where it is used, and finds what has been stored there meanwhile. */
+static void keep_loads(lua_State *L)
+{
+    lua_getglobal(L, "jit");
+    lua_getfield(L, -1, "opt");
+    lua_getfield(L, -1, "start");
+    lua_pushliteral(L, "-fuse");
+    lua_call(L, 1, 0);
+    lua_pop(L, 2);
+}
+
 static lua_State *new_state(capped *memory)
 {
     lua_State *L = lua_newstate(alloc_capped, memory);
     if (!L) return NULL;
     luaL_openlibs(L);
+    keep_loads(L);
     preload(L, memory);
     return L;
 }
