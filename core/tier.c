@@ -434,25 +434,29 @@ static bool make_room(pl_tier *t, double until)
     return pl_now_s() < until;
 }
 
+static void finish_copies(pl_tier *t, double until)
+{
+    while (t->n_under_way && pl_now_s() < until) {
+        (void)pl_tier_wait(t, 0.1);
+        (void)pl_tier_poll(t);
+    }
+}
+
 static void flush(pl_tier *t, double until)
 {
     const pl_prefix *p = t->prefix;
-    while (t->n_under_way && pl_now_s() < until) {
-        (void)pl_tier_wait(t, 0.1);
-        (void)pl_tier_poll(t);
-    }
+    finish_copies(t, until);
     for (int32_t i = 0; i < t->host.n && make_room(t, until); i++)
         if (t->host.slot[i].state == SLOT_FULL) demote(t, i);
-    int32_t skip = p->n_entries - t->disk.n; /* they would be overwritten */
+    finish_copies(t, until); /* what is damaged in host memory may still be cached */
+    int32_t skip = -t->disk.n; /* more than it has room for would be overwritten */
+    for (int32_t i = p->oldest; i >= 0; i = p->entry[i].newer) skip += pl_tags_valid(&t->kv->tags, p->entry[i].hold);
     for (int32_t i = p->oldest; i >= 0 && make_room(t, until); i = p->entry[i].newer) {
         const pl_prefix_entry *x = &p->entry[i];
-        if (skip-- > 0 || !pl_tags_valid(&t->kv->tags, x->hold) || tier_find(&t->disk, &x->key) >= 0) continue;
+        if (!pl_tags_valid(&t->kv->tags, x->hold) || skip-- > 0 || tier_find(&t->disk, &x->key) >= 0) continue;
         (void)spill(t, x->hold, &x->key, true);
     }
-    while (t->n_under_way && pl_now_s() < until) {
-        (void)pl_tier_wait(t, 0.1);
-        (void)pl_tier_poll(t);
-    }
+    finish_copies(t, until);
 }
 
 void pl_tier_close(pl_tier *t, double flush_s)

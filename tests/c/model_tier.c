@@ -560,6 +560,23 @@ static void do_reclaim(const op *o)
     want_int(pl_kv_reclaim(kv, h, n_holds), n, "reclaimed");
 }
 
+static void look_at_slot(int32_t i)
+{
+    pl_key k;
+    uint64_t digest, when;
+    uint8_t page[4096];
+    on_file[i].node = -1;
+    if (!tier_file_look(&tier->file, i, &k, &digest, &when)) return;
+    int32_t node = 0;
+    while (node < NODES && memcmp(&key[node], &k, sizeof k)) node++;
+    want(node < NODES, "slot %d of the file has a key that nobody wrote", i);
+    want(tier_file_read(&tier->file, i, page) == 0, "read");
+    on_file[i].node = node;
+    on_file[i].bad = pl_kv_digest(page, kv->page_bytes) != digest;
+    on_file[i].stamp = when;
+    stamp = (uint64_t)pl_max((int64_t)stamp, (int64_t)when);
+}
+
 /* What was under way when a tier is closed never happens; what is in the file is found again, the newer of two that have
  * the same key. With time to write, the disk is given all that was cached or in host memory, as far as it has room. */
 static void do_reopen(const op *o)
@@ -590,20 +607,20 @@ static void do_reopen(const op *o)
         clock_now = (uint64_t)pl_max((int64_t)clock_now, (int64_t)stamp);
         return;
     }
-    int32_t n = 0; /* which of them, the file says */
-    for (int32_t i = 0; i < disk.cap; i++) on_file[i].node = -1;
+    /* Which of them, the file says. A slot that was dropped still holds its page there, until another is written. */
+    bool was_bad[CAP];
+    int32_t was[CAP], n = 0;
+    for (int32_t i = 0; i < disk.cap; i++) {
+        was[i] = on_file[i].node;
+        was_bad[i] = on_file[i].bad;
+        look_at_slot(i);
+    }
     for (int32_t at = tier->disk.n ? tier->disk.oldest : -1; at >= 0; at = tier->disk.slot[at].newer, n++) {
-        int32_t node = 0;
-        while (node < NODES && memcmp(&key[node], &tier->disk.slot[at].key, sizeof *key)) node++;
-        want(node < NODES && !find(&disk, node), "a key that nobody wrote, or twice");
-        uint8_t page[4096];
-        want(tier_file_read(&tier->file, at, page) == 0, "read");
-        const bool same = pl_kv_digest(page, kv->page_bytes) == tier->disk.slot[at].digest;
-        want(same || !good[node], "node %d is damaged on disk", node);
-        disk.slot[at] = (mslot){.node = node, .full = true, .bad = !same, .last = ++clock_now};
-        on_file[at].node = node;
-        on_file[at].bad = !same;
-        on_file[at].stamp = ++stamp;
+        const int32_t node = on_file[at].node;
+        want(node >= 0 && !find(&disk, node), "a key that nobody wrote, or twice");
+        const bool bad = on_file[at].bad, known = was[at] == node && was_bad[at];
+        want(!bad || !good[node] || known, "node %d is damaged on disk", node);
+        disk.slot[at] = (mslot){.node = node, .full = true, .bad = bad, .last = ++clock_now};
     }
     if (n_wanted <= disk.cap)
         for (int32_t i = 0; i < NODES; i++) want(!cached[i].live || find(&disk, i), "node %d was not written", i);
