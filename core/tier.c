@@ -448,7 +448,7 @@ static void flush(pl_tier *t, double until)
     finish_copies(t, until);
     for (int32_t i = 0; i < t->host.n && make_room(t, until); i++)
         if (t->host.slot[i].state == SLOT_FULL) demote(t, i);
-    finish_copies(t, until); /* what is damaged in host memory may still be cached */
+    finish_copies(t, until);   /* what is damaged in host memory may still be cached */
     int32_t skip = -t->disk.n; /* more than it has room for would be overwritten */
     for (int32_t i = p->oldest; i >= 0; i = p->entry[i].newer) skip += pl_tags_valid(&t->kv->tags, p->entry[i].hold);
     for (int32_t i = p->oldest; i >= 0 && make_room(t, until); i = p->entry[i].newer) {

@@ -1,6 +1,6 @@
 /* host.c: pl-lua FILE [ARG...]: runs a Lua script with perilune's modules at hand, for tests. */
-#include "fault.h"
 #include "host.h"
+#include "fault.h"
 #include "kv.h"
 #include "lua_host.h"
 #include <stdio.h>

@@ -24,8 +24,8 @@ local function shape(round)
   return { requests = 48, batch = 8, pages = 20 }
 end
 local function load(round)
-  return { requests = shape(round).requests, input = 60, output = 25, lengths = "exponential", tenants = 3, prefix_share = 0.5,
-    prefixes = 3, prefix_tokens = 80, seed = seed + round }
+  return { requests = shape(round).requests, input = 60, output = 25, lengths = "exponential", tenants = 3,
+    prefix_share = 0.5, prefixes = 3, prefix_tokens = 80, seed = seed + round }
 end
 
 local looping = os.tmpname() .. ".lua"
