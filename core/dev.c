@@ -67,6 +67,14 @@ uint64_t pl_dev_path_count(pl_dev *dev, int32_t path)
     return path >= 0 && path < PL_N_PATHS ? dev->stream.path_count[path] : 0;
 }
 
+int pl_dev_probe(pl_dev *dev, int32_t probe, const pl_tensor *memory, double *work, pl_err *err)
+{
+    pl_stream *s = &dev->stream;
+    if (probe < 0 || probe >= PL_N_PROBES) return pl_fail(err, PL_EARG, "probe: no probe %d", probe);
+    if (!s->backend->probe) return pl_fail(err, PL_EDEV, "probe: this backend has none");
+    return s->backend->probe(s, probe, memory, work, err);
+}
+
 int pl_no_kernel(pl_err *err, const char *op, const pl_stream *s)
 {
     return pl_fail(err, PL_EDEV, "%s: the %s backend has no kernel for it", op, s->kind == PL_DEV_CPU ? "CPU" : "CUDA");

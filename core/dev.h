@@ -22,7 +22,8 @@ typedef struct pl_backend {
     int (*sync)(void *impl, pl_err *err);
     int (*pack)(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t *row_map, pl_err *err);
     int64_t (*packed_bytes)(int32_t dtype, int64_t n, int64_t k);
-    const pl_cuda_ops *ops; /* CUDA only */
+    const pl_cuda_ops *ops;                                                                        /* CUDA only */
+    int (*probe)(pl_stream *s, int32_t probe, const pl_tensor *memory, double *work, pl_err *err); /* CPU only */
 } pl_backend;
 
 struct pl_stream {

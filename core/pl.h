@@ -137,6 +137,17 @@ int pl_dev_copy(pl_dev *dev, pl_tensor *dst, const pl_tensor *src, pl_err *err);
 /* Reorder w[N,K] into the device's product layout; row_map[N] (or NULL) gives the source row of each row. */
 int pl_dev_pack(pl_dev *dev, pl_tensor *out, const pl_tensor *w, const int32_t *row_map, pl_err *err);
 int64_t pl_dev_packed_bytes(int32_t kind, int32_t dtype, int64_t n, int64_t k); /* needs no device */
+/* What the device can do at most, for benchmarks to compare with: one run of a loop that does nothing else, on all of its
+ * threads. *work: bytes read, or multiplications and additions. PL_EDEV: this path or machine has no such thing. */
+enum {
+    PL_PROBE_READ = 0,  /* the bytes of `memory` */
+    PL_PROBE_FLOAT,     /* fused multiply-adds of floats, in the vectors of the device's path */
+    PL_PROBE_INT8,      /* dot products of bytes, summed as 32-bit integers, in these vectors */
+    PL_PROBE_TILE_BF16, /* the same in tiles */
+    PL_PROBE_TILE_INT8,
+    PL_N_PROBES
+};
+int pl_dev_probe(pl_dev *dev, int32_t probe, const pl_tensor *memory, double *work, pl_err *err);
 
 /* ops: the table that opgen writes from pl_ops.h */
 int32_t pl_op_count(void);

@@ -78,6 +78,7 @@ const pl_backend *pl_cpu_backend(void)
         .sync = cpu_sync,
         .pack = pl_cpu_pack,
         .packed_bytes = pl_cpu_packed_bytes,
+        .probe = pl_cpu_probe,
     };
     return &backend;
 }

@@ -3,7 +3,7 @@ local cli, file = require "pl.cli", require "pl.file"
 local M = {}
 
 local acts = { "f32", "bf16" }
-local paths = { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }
+M.paths = { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }
 
 local function whole(least, most)
   return function(s)
@@ -56,7 +56,7 @@ end
 function M.compute(p)
   M.model(p)
   p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):default "0":argname "N"
-  p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(paths):default "auto"
+  p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(M.paths):default "auto"
 end
 
 function M.prompt(p)
