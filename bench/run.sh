@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# run.sh BUILD: the benchmarks: the machine's limits and the products (bench/linear.c), whole models beside llama.cpp, the
+# run.sh BUILD: the benchmarks: the kernels beside the machine's limits, whole models beside llama.cpp, the
 # cache where it is full, and what its integrity costs.
 set -euo pipefail
 build=${1:-build}
 model=$(tools/model.sh smollm2)
 export PL_BUILD=$build
 ninja -C "$build" --quiet benches
-"$build/bench_linear"
-"$build/pl-lua" bench/models.lua "$(bench/peer.sh)" "$model"
+"$build/perilune" bench kernels
+"$build/perilune" bench models "$model" --peer "$(bench/peer.sh)" --csv bench/results/models.csv
 "$build/pl-lua" bench/saturation.lua "$model"
 "$build/bench_verify"
 "$build/pl-lua" bench/integrity.lua "$model"

@@ -106,7 +106,7 @@ end
 local ratio = {}
 for i = 1, rounds do ratio[i] = fp8.rate[i] / bf16.rate[i] end
 local threads = bf16.m.dev:threads()
-local read = util.read_gb_s(threads)
+local read = require("pl.bench.kernels").read_gb_s(bf16.m.dev)
 local cpu, commit, name = util.cpu(), util.commit(), path:match "[^/]+$"
 local median, least, most = util.median(ratio)
 local csv = util.csv("saturation", "date,commit,cpu,path,threads,model,act,context,budget_bytes,format,requests,pages,"

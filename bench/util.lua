@@ -25,13 +25,6 @@ function M.cpu()
   return (M.output "sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1":gsub("%s+$", ""):gsub(",", " "))
 end
 
---- GB/s that the machine reads with so many threads, as bench_linear measures it.
-function M.read_gb_s(threads)
-  local build = os.getenv "PL_BUILD" or "build"
-  local text = M.output(("'%s/bench_linear' f32 -m 1 -t %d 2>/dev/null"):format(build, threads))
-  return tonumber(text:match "read ([%d.]+) GB/s") or 0
-end
-
 --- A function(...) that adds a row to bench/results/NAME.csv, which begins with `header`.
 function M.csv(name, header)
   local path = ("bench/results/%s.csv"):format(name)

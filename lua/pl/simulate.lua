@@ -355,27 +355,14 @@ end
 
 --- Requests that run and wait, and the cache in use, over time: an SVG drawing.
 function M.svg(f)
-  local W, H, s = 800, 150, f.samples
-  local o = { ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif"'
-    .. ' font-size="12">'):format(W + 80, 3 * (H + 40) + 10) }
-  local span = math.max(f.seconds, 1e-9)
+  local plots = {}
   for k, name in ipairs { "requests that run", "requests that wait", "cache in use" } do
-    local top, most = (k - 1) * (H + 40) + 25, k == 3 and 1 or 1e-9
-    for i = 1, s.n do most = math.max(most, s[i][k + 1]) end
-    local points = {}
-    for i = 1, s.n do
-      points[i] = ("%.1f,%.1f"):format(60 + s[i][1] / span * W, top + H - s[i][k + 1] / most * H)
-    end
-    o[#o + 1] = ('<text x="60" y="%d">%s (policy %s)</text>'):format(top - 8, name,
-      (err.printable(f.policy):gsub("[<&>]", "?")))
-    o[#o + 1] = ('<rect x="60" y="%d" width="%d" height="%d" fill="none" stroke="#999"/>'):format(top, W, H)
-    o[#o + 1] = ('<text x="55" y="%d" text-anchor="end">%g</text><text x="55" y="%d" text-anchor="end">0</text>')
-      :format(top + 10, math.floor(most * 100 + 0.5) / 100, top + H)
-    o[#o + 1] = ('<text x="%d" y="%d" text-anchor="end">%.0f s</text>'):format(60 + W, top + H + 13, f.seconds)
-    o[#o + 1] = ('<polyline fill="none" stroke="#07c" points="%s"/>'):format(table.concat(points, " "))
+    local line = {}
+    for i = 1, f.samples.n do line[i] = { f.samples[i][1], f.samples[i][k + 1] } end
+    plots[k] = { title = ("%s (policy %s)"):format(name, err.printable(f.policy)), most = k == 3 and 1 or nil,
+      lines = { line }, span = math.max(f.seconds, 1e-9), axis = ("%.0f s"):format(f.seconds) }
   end
-  o[#o + 1] = "</svg>\n"
-  return table.concat(o, "\n")
+  return require("pl.svg").draw(plots)
 end
 
 return M

@@ -1,7 +1,8 @@
 -- perilune bench WHAT: one file for each thing that is measured.
-local M = { name = "bench", takes = "serve|kernels ...", about = "measure: an engine under load, or kernels" }
+local M = { name = "bench", takes = "WHAT ...",
+  about = "measure: serve (an engine under load), kernels, models (beside llama.cpp)" }
 
-local whats = { require "pl.cli.bench_serve", require "pl.cli.bench_kernels" }
+local whats = { require "pl.cli.bench_serve", require "pl.cli.bench_kernels", require "pl.cli.bench_models" }
 
 function M.options(p)
   p:command_target "what"

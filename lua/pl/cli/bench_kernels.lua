@@ -2,29 +2,18 @@
 local common, cli = require "pl.cli.common", require "pl.cli"
 local M = { name = "kernels", about = "bytes and operations a second of the kernels, beside the machine's own limits" }
 
-local function list(check)
-  return function(s)
-    local out = {}
-    for part in (s .. ","):gmatch "([^,]*)," do
-      local v, why = check(part)
-      if v == nil then return nil, why end
-      out[#out + 1] = v
-    end
-    return out
-  end
-end
 local function text(s) return s end
 
 function M.options(p)
   p:option("--kernel", "linear, attend, rms_norm, rope, swiglu, embed, sample, layers. Default: all but layers.")
-    :convert(list(text)):argname "LIST"
-  p:option("--format", "Of weights, or (bf16, fp8, fp8/token) of the cache. Default: all."):convert(list(text))
+    :convert(common.list(text)):argname "LIST"
+  p:option("--format", "Of weights, or (bf16, fp8, fp8/token) of the cache. Default: all."):convert(common.list(text))
     :argname "LIST"
-  p:option("--act", "What activations are rounded to before a product. Default: bf16."):convert(list(text))
+  p:option("--act", "What activations are rounded to before a product. Default: bf16."):convert(common.list(text))
     :argname "LIST"
   p:option("--rows", "Tokens of a call. Default: 1,2,4,8,16,512 of products, 1,512 of others.")
-    :convert(list(common.whole(1, 65536))):argname "LIST"
-  p:option("--threads", "CPU threads; 0 = one per core."):convert(list(common.whole(0, 1024))):default "0"
+    :convert(common.list(common.whole(1, 65536))):argname "LIST"
+  p:option("--threads", "CPU threads; 0 = one per core."):convert(common.list(common.whole(0, 1024))):default "0"
     :argname "LIST"
   p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(common.paths):default "auto"
   p:option("--seconds", "Of each row, at least; three rounds are measured in any case. Default: 0.5.")

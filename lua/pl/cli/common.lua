@@ -2,7 +2,7 @@
 local cli, file = require "pl.cli", require "pl.file"
 local M = {}
 
-local acts = { "f32", "bf16" }
+M.acts = { "f32", "bf16" }
 M.paths = { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }
 
 local function whole(least, most)
@@ -27,11 +27,24 @@ function M.number(least, most)
   end
 end
 
+--- A list with commas, of what `check` takes.
+function M.list(check)
+  return function(s)
+    local out = {}
+    for part in (s .. ","):gmatch "([^,]*)," do
+      local v, why = check(part)
+      if v == nil then return nil, why end
+      out[#out + 1] = v
+    end
+    return out
+  end
+end
+
 function M.act(p)
   p:option("--kv", "Format of the cache. Default: the recipe's."):choices { "f32", "bf16", "fp8" }
   p:option("--kv-scale", "What shares a scale in an fp8 cache. Default: tensor."):choices { "tensor", "head", "token" }
   p:option("--kv-scales", "Scales of an fp8 cache, for tensor and head (see `perilune calibrate`)."):argname "FILE"
-  p:option("--act", "What activations are rounded to before a product."):choices(acts):default "bf16"
+  p:option("--act", "What activations are rounded to before a product."):choices(M.acts):default "bf16"
 end
 
 --- What lies behind the prefix cache.
