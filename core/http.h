@@ -42,6 +42,7 @@ typedef struct pl_http_conn {
     bool is_old;      /* HTTP/1.0 */
     bool is_events;   /* its answer is a stream of events */
     bool is_extra;    /* one more than are served: it is told so */
+    bool is_chunked;  /* its body comes in chunks */
     const char *why;  /* how it ended, for the log; NULL: complete */
     char note[256];
     struct pl_http_conn *next, *prev; /* the line of requests that nobody has taken */

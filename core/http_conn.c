@@ -124,7 +124,7 @@ static enum MHD_Result reply(pl_http *h, pl_http_conn *c, unsigned status, struc
     c->status = status;
     c->answer = r;
     c->is_due = true;
-    c->closes = closes || h->draining;
+    c->closes = closes || h->draining || c->is_chunked;
     if (c->state != HTTP_STREAMING) {
         c->state = HTTP_SENDING;
         c->deadline_s = pl_now_s() + h->o.send_s;
@@ -186,6 +186,8 @@ static enum MHD_Result begin(pl_http *h, pl_http_conn *c, const char *method, co
     pl_http_parse_head(c->mhd, c, method, version, &head);
     if (!c->req.request_id[0]) snprintf(c->req.request_id, sizeof c->req.request_id, "req-%llx", (long long)c->id);
     c->req.id = c->id;
+    c->is_chunked =
+        head.n_coding > 0; /* where its chunks end the library may see otherwise than a proxy: no more comes */
     const pl_http_refusal no = pl_http_check_head(h, c, method, version, &head);
     if (no.status) return refuse(h, c, no.status, no.why, true);
     c->is_extra = c->is_extra && h->n_unused < HTTP_EXTRA;
@@ -424,7 +426,7 @@ int pl_http_start(pl_http *h, pl_err *err)
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (h->tls ? MHD_USE_TLS : 0), 0, NULL, NULL,
         on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots,
         MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * h->o.header_bytes + 8192),
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+        MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
         on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_target, h, MHD_OPTION_UNESCAPE_CALLBACK, as_it_is, NULL,
         MHD_OPTION_ARRAY, h->tls ? tls : tls + 2, MHD_OPTION_END);
     if (!h->daemon)

@@ -74,7 +74,8 @@ static enum MHD_Result read_header(void *cls, enum MHD_ValueKind kind, const cha
 /* The library takes a line that begins with a colon for the empty line that ends the head, and what follows for the next
  * request; and CR or LF alone for the end of a line. Both are ways to smuggle a request past a proxy that reads otherwise.
  * Method, version, names and values lie in its buffer as they were sent: between two headers there has to be one line end
- * of two bytes, and between the last one and the end of the head, whose length it counts from the method, two. */
+ * of two bytes, and between the last one and the end of the head, whose length it counts from the method, two. (A colon and LF alone cannot be
+ * told from an empty line.) */
 void pl_http_parse_head(struct MHD_Connection *mhd, pl_http_conn *c, const char *method, const char *version,
                         pl_http_head *head)
 {
@@ -101,6 +102,8 @@ static bool split_target(pl_http_request *r, const char *target)
     size_t n = 0;
     const char *p = target;
     if (*p != '/') return false;
+    for (const char *q = p; *q; q++)
+        if ((uint8_t)*q <= 0x20 || (uint8_t)*q >= 0x7f) return false;
     for (; *p && *p != '?'; p++) {
         uint8_t c = (uint8_t)*p;
         if (c == '%') {
@@ -117,8 +120,6 @@ static bool split_target(pl_http_request *r, const char *target)
     if (*p == '?') p++;
     n = strlen(p);
     if (n >= sizeof r->query) return false;
-    for (size_t i = 0; i < n; i++)
-        if ((uint8_t)p[i] <= 0x20 || (uint8_t)p[i] >= 0x7f) return false;
     memcpy(r->query, p, n + 1);
     return true;
 }
@@ -128,6 +129,8 @@ pl_http_refusal pl_http_check_head(const pl_http *h, pl_http_conn *c, const char
 {
     const bool new = !strcmp(version, "HTTP/1.1");
     keep(c->req.method, sizeof c->req.method, method, strlen(method));
+    head->is_bad = head->is_bad || !*method;
+    for (const char *p = method; *p; p++) head->is_bad = head->is_bad || !is_name_char((uint8_t)*p);
     if (!new &&strcmp(version, "HTTP/1.0") != 0) return (pl_http_refusal){505, "want HTTP/1.1"};
     if (!c->target || strlen(c->target) > HTTP_MAX_TARGET) return (pl_http_refusal){414, "the path is too long"};
     if (head->n > h->o.max_headers) return (pl_http_refusal){431, "too many headers"};

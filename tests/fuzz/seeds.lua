@@ -171,3 +171,27 @@ for i, r in ipairs(regexes) do
   write("tokenizer_json", "regex-" .. i, tokenizer { vocab = '"a":0,"b":1', merges = "", pre_tokenizer = split((r:gsub("\\", "\\\\")), "Isolated") })
 end
 write("tokenizer_json", "empty-token", tokenizer { vocab = '"":7', added_tokens = added, pre_tokenizer = byte_level })
+
+-- HTTP: heads; and what a client sends, behind two bytes that say how it is cut and answered
+local function request(first, ...) return first .. " HTTP/1.1\r\nHost: h\r\n" .. table.concat({ ... }, "\r\n") .. (... and "\r\n" or "") .. "\r\n" end
+local get = request("GET /x?a=b%20c", "X-Request-Id: mine-1")
+local post = request("POST /v1/completions", "Content-Type: application/json", "Authorization: Bearer key-1234", "Content-Length: 5")
+local chunked = request("POST /y", "Transfer-Encoding: chunked")
+write("http_head", "get", get)
+write("http_head", "post", post)
+write("http_head", "chunked", chunked)
+write("http_head", "old", "GET /%c3%a4 HTTP/1.0\r\n\r\n")
+write("http_head", "two-lengths", request("POST /x", "Content-Length: 5", "Content-Length: 6"))
+write("http_head", "colon", request("GET /x", ":", "GET /y HTTP/1.1", "Host: h"))
+local body = "5\r\nhello\r\n3;a=b\r\n123\r\n0\r\n\r\n"
+write("http_server", "pipelined", "\1\0" .. get .. post .. "hello" .. get)
+write("http_server", "streams", "\2\3" .. post .. "hello" .. get .. get)
+write("http_server", "chunked", "\3\0" .. chunked .. body .. get)
+write("http_server", "trailers", "\3\1" .. chunked .. "1\r\na\r\n0\r\nA: b\r\n\r\n" .. get)
+write("http_server", "gone", "\4\8" .. get .. post .. "hell")
+write("http_server", "health", "\5\0" .. request "GET /health" .. request "HEAD /x" .. request "HEAD /health" .. get)
+write("http_server", "old", "\6\0GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /y HTTP/1.0\r\n\r\n")
+write("http_server", "expect", "\7\0" .. request("POST /x", "Expect: 100-continue", "Content-Length: 5") .. "hello")
+write("http_server", "smuggled", "\8\0" .. request("POST /x", "Content-Length: 6", "Transfer-Encoding: chunked") .. "0\r\n\r\nG" .. get)
+write("http_server", "colon", "\9\0" .. request("GET /x", ":") .. get)
+write("http_server", "huge", "\10\0" .. request("POST /x", "Content-Length: 3000") .. ("a"):rep(3000) .. get)
