@@ -4,6 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static int64_t whole_pages(int64_t bytes) { return pl_round_up(bytes, sysconf(_SC_PAGESIZE)); }
+
+/* The mapping ends where its last small page does: what is left over of the last 2 MB is not in memory, which for many
+ * tensors of a few MB is a tenth of them all. */
 void *pl_mem_map(int64_t bytes)
 {
     if (bytes <= 0) return NULL;
@@ -12,7 +16,7 @@ void *pl_mem_map(int64_t bytes)
         if (p) memset(p, 0, (size_t)pl_round_up(bytes, 64));
         return p;
     }
-    const int64_t want = pl_round_up(bytes, PL_HUGE), room = want + PL_HUGE;
+    const int64_t want = whole_pages(bytes), room = want + PL_HUGE;
     char *p = mmap(NULL, (size_t)room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
     char *q = (char *)pl_round_up((int64_t)(intptr_t)p, PL_HUGE);
@@ -28,7 +32,7 @@ void pl_mem_unmap(void *p, int64_t bytes)
     if (bytes < PL_HUGE)
         free(p);
     else
-        munmap(p, (size_t)pl_round_up(bytes, PL_HUGE));
+        munmap(p, (size_t)whole_pages(bytes));
 }
 
 void pl_mem_drop(const void *from, const void *to)

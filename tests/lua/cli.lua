@@ -155,6 +155,11 @@ verdict(r.prompt_tokens == 1 and r.finish_reason == "length" and r.act == "f32",
 for _, k in ipairs { "load_s", "prefill_s", "decode_s", "prefill_tok_s", "decode_tok_s" } do
   verdict(type(r.timings[k]) == "number" and r.timings[k] > 0, "timings." .. k)
 end
+do
+  local m = r.memory
+  verdict(m.weights > 1e5 and m.cache > 0 and m.activations > 0 and m.resident > m.weights and m.peak >= m.resident,
+    "memory: " .. out)
+end
 local text, _, said = call("run " .. model .. " --prompt 'Question' --max-tokens 6 --act f32")
 verdict(text == "Question" .. r.text .. "\n", ("run as text: %q, json has %q"):format(text, r.text))
 verdict(said:find "tok/s" and said:find "act f32", "run says how fast: " .. said)

@@ -22,6 +22,15 @@ function M.options(p)
   common.json(p)
 end
 
+-- Bytes: what of the process is in memory now and at most was, beside what the weights (as they are packed), the cache
+-- and the activations need.
+local function memory(m)
+  local status, p = require("pl.file").read("/proc/self/status", 2 ^ 20) or "", m:plan()
+  local function kb(key) return (tonumber(status:match(key .. ":%s*(%d+) kB")) or 0) * 1024 end
+  return { resident = kb "VmRSS", peak = kb "VmHWM", weights = p.weight_bytes, cache = p.cache_bytes,
+    activations = p.activation_bytes }
+end
+
 local function rate(n, s) return s > 0 and n / s or 0 end
 
 function M.run(o)
@@ -47,7 +56,7 @@ function M.run(o)
     local json = require "pl.json"
     print(json.encode { prompt_tokens = g.prompt_tokens, tokens = json.list(g.ids), timings = t,
       text = g.text or json.null, finish_reason = g.finish, act = m.pool.act, path = m.dev:path(),
-      threads = m.dev:threads() })
+      threads = m.dev:threads(), memory = memory(m) })
   else
     common.written(io.write "\n" and io.flush())
     io.stderr:write(("\n%s, act %s: load %.2f s; "):format(m.dev:describe(), m.pool.act, t.load_s))
