@@ -111,6 +111,8 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_http_opts);
     SIZE(pl_http_request);
     SIZE(pl_http_stats);
+    SIZE(pl_client_opts);
+    SIZE(pl_client_event);
     SIZE(pl_ids);
     SIZE(pl_text);
     SIZE(pl_tok_stream);

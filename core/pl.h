@@ -571,6 +571,35 @@ void pl_http_note(pl_http *h, int64_t id, const char *json); /* `"name":value,..
 void pl_http_beat(pl_http *h, bool ready, bool stepped);
 void pl_http_get_stats(pl_http *h, pl_http_stats *out);
 
+/* client: requests to HTTP servers, any number at a time, on the caller's thread. Answers are pulled as events: a head,
+ * pieces of the body as they come, the end. Libcurl is opened with the first client. */
+typedef struct pl_client pl_client;
+typedef struct pl_client_opts {
+    const char *url, *method; /* http or https; NULL: POST where there is a body, GET else */
+    const char *headers;      /* lines "Name: value\n", or NULL */
+    const char *token;        /* NULL, or sent as `Authorization: Bearer`, not to another host of a redirect */
+    const void *body;         /* [n_body] copied; NULL: none */
+    int64_t n_body;
+    int64_t from;                       /* asks for the bytes from there on (Range), where above 0 */
+    double connect_s, stall_s, total_s; /* at most, to connect, without a byte (whole seconds), in all; 0: any time */
+    int32_t max_redirects;              /* from https to https only */
+} pl_client_opts;
+enum { PL_CLIENT_NONE = 0, PL_CLIENT_HEAD, PL_CLIENT_DATA, PL_CLIENT_END };
+typedef struct pl_client_event {
+    int64_t id;
+    int32_t kind;     /* PL_CLIENT_* */
+    int32_t status;   /* HEAD: of HTTP; END: 0, or libcurl's error, and data says why */
+    double at_s;      /* when it came, as pl_now_s */
+    const char *data; /* [n] valid until the next pl_client_next; HEAD: the answer's head as it was sent */
+    int64_t n;
+} pl_client_event;
+int pl_client_open(pl_client **out, pl_err *err);
+void pl_client_close(pl_client *c);
+int pl_client_send(pl_client *c, const pl_client_opts *o, int64_t *id, pl_err *err);
+void pl_client_cancel(pl_client *c, int64_t id); /* no event of it comes any more */
+int pl_client_next(pl_client *c, pl_client_event *out, double timeout_s, pl_err *err); /* NONE after timeout_s */
+int pl_sha256_file(const char *path, char *hex, pl_err *err);                          /* hex: [65] */
+
 /* json: a text from outside before it is decoded: UTF-8, no key twice, not too deep, not too many values. */
 int pl_json_check(const char *text, int64_t n, int32_t max_depth, int32_t max_values, pl_err *err);
 

@@ -67,11 +67,32 @@ function M.run(m, o)
     end
   end
   local s = C.pl_now_s() - start
-  f.seconds, f.steps, f.engine = s, steps, m:metrics()
+  f.seconds, f.steps, f.engine, f.successful = s, steps, m:metrics(), f.finished.length or 0
   f.request_s, f.output_tok_s = f.requests / s, f.output_tokens / s
   f.total_tok_s = (f.input_tokens + f.output_tokens) / s
   f.ttft_s, f.tpot_s, f.itl_s, f.e2e_s = ttft.figures(), tpot.figures(), itl.figures(), e2e.figures()
   return f
+end
+
+--- Latency and throughput against load: an SVG drawing of several runs. by: "clients" or "rate".
+function M.svg(list, by)
+  local most = 0
+  for _, f in ipairs(list) do most = math.max(most, f[by]) end
+  local function line(name, key, q)
+    local l = { name = name }
+    for i, f in ipairs(list) do l[i] = { f[by], q and f[key][q] * 1000 or f[key] } end
+    return l
+  end
+  local span = math.max(most, 1e-9)
+  local axis = ("%g %s"):format(most, by == "rate" and "requests a second" or "clients")
+  local plots = { { title = "output, tokens a second", lines = { line(nil, "output_tok_s") }, span = span,
+    axis = axis } }
+  for _, p in ipairs { { "time to first token, ms", "ttft_s" }, { "between tokens, ms", "itl_s" },
+    { "whole request, ms", "e2e_s" } } do
+    plots[#plots + 1] = { title = p[1], lines = { line("median", p[2], "p50"), line("p99", p[2], "p99") },
+      span = span, axis = axis }
+  end
+  return require("pl.svg").draw(plots)
 end
 
 --- The figures in the block that vLLM's `bench serve` prints.
@@ -80,7 +101,8 @@ function M.text(f)
   local function line(name, value, format)
     out[#out + 1] = ("%-40s %-10s"):format(name, (format or "%.2f"):format(value))
   end
-  line("Successful requests:", f.finished.length or 0, "%d")
+  line("Successful requests:", f.successful, "%d")
+  if f.failed then line("Failed requests:", f.failed, "%d") end
   line("Benchmark duration (s):", f.seconds)
   line("Total input tokens:", f.input_tokens, "%d")
   line("Total generated tokens:", f.output_tokens, "%d")

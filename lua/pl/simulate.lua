@@ -13,7 +13,7 @@ M.MAX_TENANTS = 4096
 -- Requests ---------------------------------------------------------------------------------------------------
 
 -- Numbers from one seed, the same everywhere (PCG-XSH-RR 64/32, O'Neill 2014).
-local function random(seed)
+function M.random(seed)
   local state, step = abi.new("uint64_t", seed), 6364136223846793005ULL
   local function next32()
     state = state * step + 1442695040888963407ULL
@@ -41,7 +41,7 @@ local function length(kind, mean, u) return math.max(1, math.floor(lengths[kind]
 --- o.prefix_share of the prompts begins with one of o.prefixes common texts of o.prefix_tokens tokens.
 --- Returns an iterator over { t, input, output, tenant, prefix, prefix_tokens, deadline }.
 function M.generate(o)
-  local u, t, made = random(o.seed), 0, 0
+  local u, t, made = M.random(o.seed), 0, 0
   local weight = 0
   for k = 1, o.tenants do weight = weight + 1 / k end
   return function()

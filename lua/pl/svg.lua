@@ -20,6 +20,9 @@ local function lines(o, p, y, most)
       points[i] = ("%.1f,%.1f"):format(LEFT + v[1] / p.span * W, y + H - v[2] / most * H)
     end
     o[#o + 1] = ('<polyline fill="none" stroke="%s" points="%s"/>'):format(colours[k], table.concat(points, " "))
+    if l.name then
+      o[#o + 1] = ('<text x="%d" y="%d" fill="%s">%s</text>'):format(LEFT + 6, y + 14 * k, colours[k], safe(l.name))
+    end
   end
   o[#o + 1] = ('<text x="%d" y="%d" text-anchor="end">%s</text>'):format(LEFT + W, y + H + 13, safe(p.axis))
 end
@@ -41,9 +44,9 @@ local function bars(o, p, y, most)
   end
 end
 
---- A drawing of plots: { title =, most = (of the upward axis; not given: of the values), lines = { { { x, y }, ... } },
---- span = (of x), axis = (what stands below its end) }, or { title =, bars = { { label =, value, ... } }, names = (of
---- the bars of a group) }.
+--- A drawing of plots: { title =, most = (of the upward axis; not given: of the values), lines = { { { x, y }, ...,
+--- name = (not given: none) } }, span = (of x), axis = (what stands below its end) }, or { title =, bars = { { label =,
+--- value, ... } }, names = (of the bars of a group) }.
 function M.draw(plots)
   local o = { ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif"'
     .. ' font-size="12">'):format(W + 80, #plots * (H + 40) + 10) }

@@ -3,7 +3,8 @@ local order = { "pl", "pl_ops", "base", "mem", "metrics", "prof", "quant", "dtyp
   "json",
   "toc", "meta", "config",
   "gguf", "safetensors", "scheme", "parts", "tok", "ckpt",
-  "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched", "http" }
+  "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched", "http",
+  "client" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
 

@@ -1,10 +1,9 @@
--- perilune bench serve: a load on the engine of a model, in this process.
-local common = require "pl.cli.common"
-local M = { name = "serve", about = "a load on the engine: throughput and latencies" }
+-- perilune bench serve: a load on the engine of a model, in this process; with --url, on any server with OpenAI's API.
+local cli, common = require "pl.cli", require "pl.cli.common"
+local M = { name = "serve", about = "a load on the engine, or on a server (--url): throughput and latencies" }
 
 local rows = {
   { "--requests", "requests", "Requests.", 1, "N", true },
-  { "--rate", "rate", "Requests a second (Poisson); 0: all at once, or as --concurrency allows.", 0, "R" },
   { "--concurrency", "concurrency", "At most so many requests at a time; 0: no limit.", 0, "N", true },
   { "--in", "input", "Mean tokens of a prompt.", 1, "MEAN" },
   { "--out", "output", "Mean tokens of an answer.", 1, "MEAN" },
@@ -15,8 +14,21 @@ local rows = {
   { "--seed", "seed", "The same seed gives the same requests.", 0, "S", true },
 }
 
+-- Numbers with commas between them.
+local function several(one)
+  return function(s)
+    local list = {}
+    for part in (s .. ","):gmatch "([^,]*)," do
+      local n, why = one(part)
+      if not n then return nil, why end
+      list[#list + 1] = n
+    end
+    return list
+  end
+end
+
 function M.options(p)
-  common.compute(p)
+  common.compute(p):args "?"
   common.tiers(p)
   local bench = require "pl.bench"
   for _, r in ipairs(rows) do
@@ -33,14 +45,67 @@ function M.options(p)
   p:option("--cache-bytes", "Bytes of the whole cache, in place of that."):convert(common.whole(1)):argname "N"
   p:option("--queue", "Requests that may wait; more are refused. Default: all."):convert(common.whole(0)):argname "N"
   p:flag("--no-prefix-cache", "Do not keep pages for prompts that begin alike.")
+  p:option("--rate", "Requests a second (Poisson); 0: all at once, or as --concurrency allows. Default: 0."
+    .. " With --url: several, with commas, one run each."):convert(several(common.number(0, 1e9))):argname "R[,R...]"
+  p:option("--url", "A server, in place of a model: http://HOST:PORT."):argname "URL"
+  p:option("--clients", "With --url: so many requests at a time, or several such numbers, one run each. Default: 1, or"
+    .. " with --rate no limit."):convert(several(common.whole(1, 10000))):argname "N[,N...]"
+  p:option("--api", "With --url: which of its interfaces."):choices { "chat", "completions" }:default "chat"
+  p:option("--name", "With --url: the model's name. Default: the first that the server has."):argname "NAME"
+  p:option("--key-file", "With --url: the API key is in this file."):argname "FILE"
+  p:option("--requests-file", "With --url: a JSON object a line, with prompt, messages or input (tokens, made up), and"
+    .. " output (tokens)."):argname "FILE"
+  p:option("--prompts", "With --url: what prompts are made of; ids want --api completions."):choices { "words", "ids" }
+    :default "words"
+  p:option("--vocab", "With --url and --prompts ids: ids are below N."):convert(common.whole(1)):default "1000"
+    :argname "N"
+  p:option("--temperature", "With --url: 0 = always the likeliest token."):convert(common.number(0, 100)):default "0"
+    :argname "T"
+  p:flag("--ignore-eos", "With --url: ask for answers of full length, where the server knows the field.")
+  p:option("--svg", "With --url: draw throughput and latencies against load."):argname "FILE"
   common.prof(p)
   common.json(p)
+end
+
+-- A load on a server: one run for each rate, or each number of clients.
+local function remote(o, run)
+  local bench, url = require "pl.bench", require "pl.bench.url"
+  if o.prompts == "ids" and o.api == "chat" then cli.usage "--prompts ids wants --api completions" end
+  local rates, clients = o.rate or { 0 }, o.clients or { o.rate and 0 or 1 }
+  if #rates > 1 and #clients > 1 then cli.usage "want one of --rate and --clients, not both, with several numbers" end
+  local list, failed = {}, 0
+  for i = 1, math.max(#rates, #clients) do
+    local r = { url = o.url, api = o.api, model = o.name, prompts = o.prompts, vocab = o.vocab,
+      temperature = o.temperature, ignore_eos = o.ignore_eos, untried = i > 1,
+      token = o.key_file and require("pl.client").token(o.key_file),
+      list = o.requests_file and url.read(o.requests_file),
+      rate = rates[i] or rates[1], clients = clients[i] or clients[1] }
+    for k, v in pairs(run) do r[k] = v end
+    r.seed = (r.seed or url.defaults.seed) + i - 1 -- no run finds the prompts of the one before in a cache
+    local f = url.run(r)
+    list[i], failed = f, failed + f.failed
+    if not o.json then
+      if #rates > 1 or #clients > 1 then print(("\n%d clients, %g requests a second"):format(f.clients, f.rate)) end
+      print(bench.text(f))
+      io.flush()
+    end
+    for _, why in ipairs(f.errors) do io.stderr:write("perilune: a request failed: ", why, "\n") end
+  end
+  local json = require "pl.json"
+  if o.json then print(json.encode(#list > 1 and json.list(list) or list[1])) end
+  if o.svg then require("pl.file").write(o.svg, bench.svg(list, #rates > 1 and "rate" or #clients > 1 and "clients"
+    or o.rate and "rate" or "clients")) end
+  return failed > 0 and 1 or 0
 end
 
 function M.run(o)
   local bench = require "pl.bench"
   local run = { lengths = o.lengths }
   for _, r in ipairs(rows) do run[r[2]] = o[r[2]] end
+  if (o.url == nil) == (o.model == nil) then cli.usage "want one of MODEL and --url" end
+  if o.url then return remote(o, run) end
+  if o.rate and #o.rate > 1 then cli.usage "several rates want --url" end
+  run.rate = o.rate and o.rate[1]
   local load = common.load_options(o, { batch = o.batch, tokens = o.step_tokens, context = o.context,
     cache_bytes = o.cache_bytes, queue = o.queue or o.requests or bench.defaults.requests,
     prefix = not o.no_prefix_cache })

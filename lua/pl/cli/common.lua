@@ -58,18 +58,20 @@ end
 
 --- Options of every verb that opens a model.
 function M.model(p)
-  p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
+  local model = p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
   p:option("--recipe", "The recipe to use: a file, or one of perilune's own. Default: by the metadata.")
     :argname "FILE"
   p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"
   M.act(p)
+  return model
 end
 
 --- Options of every verb that computes.
 function M.compute(p)
-  M.model(p)
+  local model = M.model(p)
   p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):default "0":argname "N"
   p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(M.paths):default "auto"
+  return model
 end
 
 function M.prompt(p)
