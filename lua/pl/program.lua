@@ -51,7 +51,7 @@ function M.build(trace, tensors, dev, max_tokens, max_rows)
     for i, id in ipairs(o.values) do values[i - 1] = id < 0 and -1 or number[id] end
     for i, a in ipairs(o.attrs) do
       if a.kind == "int" then
-        attrs[i - 1].i = a.value == "f32" and C.PL_ACT_F32 or a.value == "bf16" and C.PL_ACT_BF16 or a.value
+        attrs[i - 1].i = abi.act[a.value] or a.value
       else
         attrs[i - 1].f = a.value
       end

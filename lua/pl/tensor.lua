@@ -300,7 +300,7 @@ function M.call(o, args, sizes)
     elseif p.kind == "out" then n_out = n_out + 1; v = outs[n_out]
     elseif p.kind == "kv" then v = args.kv:opened()
     elseif p.kind == "coll" then v = nil -- one rank
-    elseif p.name == "act" then v = M.act == "f32" and C.PL_ACT_F32 or C.PL_ACT_BF16
+    elseif p.name == "act" then v = abi.act[M.act] or C.PL_ACT_BF16
     elseif p.name == "layer" then
       v = require("pl.trace").layer()
       if not v then err.raise(o.name .. ": outside of pl.each_layer, so no layer of the cache is meant") end

@@ -10,8 +10,8 @@ local M = {}
 --- Formats of weights, and what activations are rounded to.
 M.formats = { "f32", "f16", "bf16", "f8", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl",
   "mxfp4", "nvfp4", "i4g32", "i4g64", "i4g128", "u4g32", "u4g64", "u4g128", "f8g32", "f8g64", "f8g128" }
-M.acts = { "bf16", "f32" }
-local act_number = { bf16 = C.PL_ACT_BF16, f32 = C.PL_ACT_F32 }
+M.acts = err.names(abi.act)
+table.sort(M.acts)
 
 local K = 4096 -- of a product
 local DEPTH, CHUNK, PREFILL = 4096, 1024, 512
@@ -116,7 +116,7 @@ function kernels.linear(o, add)
         add { kernel = "linear", format = format, act = act, rows = m, shape = ("%dx%d"):format(n, K),
           bytes = packed_bytes(format, n, K), ops = 2 * n * K * m, make = function(d)
             local w, x, y = packed(d, format, n, K), floats { m, K }, tensor.empty { m, n }
-            local number = act_number[act]
+            local number = abi.act[act]
             return function() check(C.pl_linear(d.stream, y, x, w, nil, number, e)) end, function()
               w:close() x:close() y:close()
             end
@@ -140,7 +140,7 @@ function kernels.layers(o, add)
         add { kernel = "layers", format = format, act = act, rows = m, shape = "210 of SmolLM2", bytes = bytes,
           ops = ops, make = function(d)
             local x, y, w = floats { m, 1536 }, tensor.empty { m, 1536 }, {}
-            local calls, number = {}, act_number[act]
+            local calls, number = {}, abi.act[act]
             for i = 1, 30 * #shapes do
               local s = shapes[(i - 1) % #shapes + 1]
               w[i] = packed(d, format, s[1], s[2])
