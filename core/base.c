@@ -100,6 +100,7 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_metrics);
     SIZE(pl_tier_figures);
     SIZE(pl_page_owner);
+    SIZE(pl_page_info);
     SIZE(pl_mismatch);
     SIZE(pl_kv_pages);
     SIZE(pl_cost);

@@ -141,6 +141,23 @@ done:
     return rc;
 }
 
+int pl_host_log(int32_t *fd, const char *path, pl_err *err)
+{
+    int rc = PL_OK;
+    const bool is_stderr = path && !strcmp(path, "-");
+    const int to = is_stderr
+                       ? fcntl(2, F_DUPFD_CLOEXEC, 3)
+                       : open(path ? path : "/dev/null", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
+    if (to < 0) return pl_fail(err, PL_EIO, "%.160s: %s", path ? path : "/dev/null", strerror(errno));
+    if (*fd < 0) {
+        *fd = to;
+        return PL_OK;
+    }
+    if (dup3(to, *fd, O_CLOEXEC) < 0) rc = pl_fail(err, PL_EIO, "log: %s", strerror(errno));
+    close(to);
+    return rc;
+}
+
 bool pl_host_is_tty(int32_t fd) { return isatty(fd) != 0; }
 
 static char *next_word(const char *text, int state)

@@ -491,6 +491,22 @@ int32_t pl_kv_reclaim(pl_kv *kv, const pl_hold *hold, int32_t n_holds)
 
 void pl_kv_abort(pl_kv *kv) { end(kv, false); }
 
+int pl_kv_page_at(const pl_kv *kv, int32_t page, pl_page_info *out)
+{
+    if (page < 0 || page >= kv->tags.n) return PL_EARG;
+    const pl_page *p = &kv->tags.page[page];
+    *out = (pl_page_info){p->state, p->refs, p->readers, p->writers, p->tag, p->cached, p->damaged, {{0}}};
+    memcpy(out->past, p->past, sizeof out->past);
+    return PL_OK;
+}
+
+int32_t pl_kv_seq_pages(const pl_kv *kv, int32_t seq, const int32_t **page)
+{
+    const bool is_there = seq >= 0 && seq < kv->n_seqs && kv->seq[seq].used;
+    *page = is_there ? kv->seq[seq].page : NULL;
+    return is_there ? kv->seq[seq].n_pages : 0;
+}
+
 int32_t pl_kv_mismatches(const pl_kv *kv, const pl_mismatch **out)
 {
     *out = kv->mismatch;

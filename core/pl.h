@@ -258,6 +258,14 @@ void pl_kv_abort(pl_kv *kv); /* forget the step and give back the pages it took 
 /* PL_CHECK_DIGESTS: compares the next n full pages with their digests, round and round. Returns how many are damaged:
  * they go to quarantine, and their holders end at their next step. */
 int32_t pl_kv_scrub(pl_kv *kv, int32_t n);
+typedef struct pl_page_info {              /* for inspection */
+    int32_t state, refs, readers, writers; /* state: 0 free, 1 owned, 2 quarantined; copies that read or write it */
+    uint64_t tag;
+    bool cached, damaged; /* cached: the prefix cache is one of its holders */
+    pl_page_owner past[PL_PAGE_HISTORY];
+} pl_page_info;
+int pl_kv_page_at(const pl_kv *kv, int32_t page, pl_page_info *out);
+int32_t pl_kv_seq_pages(const pl_kv *kv, int32_t seq, const int32_t **page);
 int32_t pl_kv_mismatches(const pl_kv *kv, const pl_mismatch **out); /* of the last step that was committed */
 
 /* coll: ranks that work together. One handle a rank; every rank calls the same collectives in the same order. */
@@ -442,6 +450,7 @@ typedef struct pl_queue {
     int32_t n_events;
 } pl_queue;
 void pl_engine_look(pl_engine *e, pl_queue *out);
+const pl_request *pl_engine_request_at(const pl_engine *e, int32_t i); /* the i-th place; NULL past the last one */
 /* n tokens of this request in the next step, fewer if the prefix cache has some of them. PL_EFULL: the step has no room;
  * PL_EPAGES: the cache has none; PL_EBUSY: a tier behind the prefix cache has some of them, and they are on their way. */
 int pl_engine_plan(pl_engine *e, int64_t id, int32_t n_tokens, pl_err *err);
@@ -603,6 +612,15 @@ int pl_sha256_file(const char *path, char *hex, pl_err *err);                   
 /* json: a text from outside before it is decoded: UTF-8, no key twice, not too deep, not too many values. */
 int pl_json_check(const char *text, int64_t n, int32_t max_depth, int32_t max_values, pl_err *err);
 
+/* socket: connections between processes of one user. Nothing waits; a group is readable while a member of it is. */
+int pl_sock_listen(int32_t *fd, const char *path, pl_err *err); /* mode 0600; replaces one that nobody listens at */
+int pl_sock_connect(int32_t *fd, const char *path, pl_err *err);
+int32_t pl_sock_accept(int32_t fd);                      /* a connection, or PL_EBUSY */
+int64_t pl_sock_read(int32_t fd, void *data, int64_t n); /* bytes; PL_EBUSY: none for now; PL_ECLOSED: none any more */
+int64_t pl_sock_write(int32_t fd, const void *data, int64_t n);
+void pl_sock_close(int32_t fd);
+int pl_sock_watch(int32_t *group, int32_t fd, bool on, pl_err *err); /* *group < 0: a new one */
+
 /* host: the process around the interpreter (the program and pl-lua have it, libpl does not) */
 bool pl_host_interrupted(bool clear); /* Ctrl-C came; a second one before it is cleared ends the process */
 /* Sleeps until fd (pl_mail_fd; -1: none) is readable: 1; the time is over: 0; Ctrl-C, which is not cleared: PL_ECANCEL. */
@@ -613,6 +631,7 @@ bool pl_host_is_tty(int32_t fd);
 /* A file of n bytes, whole or not at all: written beside `path` under another name, which is then `path`. What is no
  * regular file (a device, a pipe) is written as it is. */
 int pl_host_write(const char *path, const void *data, int64_t n, pl_err *err);
+int pl_host_log(int32_t *fd, const char *path, pl_err *err); /* "-": stderr; NULL: nowhere; *fd >= 0: goes there now */
 char *pl_line_read(const char *prompt,
                    const char *completions); /* a line, edited; NULL at the end; completions by "\n" */
 void pl_line_free(char *line);

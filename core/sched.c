@@ -328,6 +328,11 @@ void pl_sched_forget(pl_engine *e)
     e->plan_pages = 0;
 }
 
+const pl_request *pl_engine_request_at(const pl_engine *e, int32_t i)
+{
+    return i >= 0 && i < e->o.max_requests ? &e->req[i] : NULL;
+}
+
 void pl_engine_look(pl_engine *e, pl_queue *out)
 {
     pl_sched_forget(e); /* of a step that an error ended before it ran */

@@ -103,6 +103,9 @@ function State:served(r)
   return n
 end
 
+--- The share that a deployment gives the request's tenant; 1 if it says nothing.
+function State:share(r) return self._shares[r.tenant] or 1 end
+
 --- n tokens of a request in this step; false if the step or the cache has no room for them, or if r.loading pages of
 --- it are on their way from host memory or disk.
 function State:prefill(r, n)
@@ -152,8 +155,9 @@ local function figure(state, what)
   end, __newindex = function(_, k) err.raise(("s.%s.%s cannot be set by a policy"):format(what, tostring(k))) end })
 end
 
-local function new_state(ptr, page, pages)
-  local s = policy.state(setmetatable({ _ptr = ptr, _page = page, _pages = pages, _queue = abi.new "pl_queue" },
+local function new_state(ptr, page, pages, shares)
+  local s = policy.state(setmetatable({ _ptr = ptr, _page = page, _pages = pages, _shares = shares or {},
+    _queue = abi.new "pl_queue" },
     state_mt))
   for what in pairs(figures) do s[what] = figure(s, what) end
   return s
@@ -171,7 +175,7 @@ local function shown_to_policy(state)
   for _, name in ipairs { "running", "waiting", "youngest", "has_plan" } do
     shown[name] = function() return state[name](state) end
   end
-  for _, name in ipairs { "pages_for", "cached", "served", "decode", "preempt" } do
+  for _, name in ipairs { "pages_for", "cached", "served", "share", "decode", "preempt" } do
     shown[name] = function(_, r) return state[name](state, record(name, r)) end
   end
   function shown.prefill(_, r, n)
@@ -195,8 +199,8 @@ end
 
 --- The state of an engine's steps: { queue, look(), plan(run) }. look: the step begins; plan: by a policy (see
 --- pl.policy.runner), which is given the state as it is if it is one of perilune's, and a guarded one if not.
-function M.state(ptr, page, pages)
-  local own = new_state(ptr, page, pages)
+function M.state(ptr, page, pages, shares)
+  local own = new_state(ptr, page, pages, shares)
   local shown = shown_to_policy(own)
   local function plan(run)
     own._open = true
@@ -231,7 +235,8 @@ function M.open(o)
   cache.tiers(pool, figures_of) -- sizes that have no use are told in the pool's own words
   check(C.pl_kv_open(kv, o.dev.ptr, kv_opts, e))
   local self = setmetatable({ kv = kv[0], page = kv_opts.page, cache = figures_of, requests = {}, incidents = {},
-    integrity = integrity, policy_counter = { failures = 0 }, line = { first = 1, last = 0 }, n_open = 0, n_texts = 0,
+    integrity = integrity, policy_counter = { failures = 0 }, shares = {},
+    line = { first = 1, last = 0 }, n_open = 0, n_texts = 0,
     context = o.context, places = pool.batch + pool.queue, fronts = pool.fronts }, Engine)
   self.kv_bytes = figures_of.bytes
   local opts = abi.new "pl_engine_opts"
@@ -253,7 +258,9 @@ function M.open(o)
     C.pl_kv_close(pages)
   end)
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
-  self.state = M.state(self.ptr, self.page, figures_of.pages)
+  self.state = M.state(self.ptr, self.page, figures_of.pages, self.shares)
+  self.policy_name = o.schedule and "the recipe's" or "decode_first"
+  for _, name in ipairs(policy.names) do if o.schedule == policy[name] then self.policy_name = name end end
   return self
 end
 
@@ -483,7 +490,14 @@ function Engine:set_policy(p)
   local schedule, box, own = p, nil, type(p) == "function" and not policy.is_ours(p)
   if type(p) == "string" then schedule, box = policy.load(p) end
   self.run_policy = policy.runner(schedule, own and sandbox.session() or box, self.policy_counter)
+  self.policy_name = type(p) == "string" and p or "a function"
   self:interpret(own)
+end
+
+--- The same with a policy that is loaded already, and the box that it runs in: see pl.policy.load_text.
+function Engine:take_policy(schedule, box, name)
+  self.run_policy, self.policy_name = policy.runner(schedule, box, self.policy_counter), name
+  self:interpret(false)
 end
 
 -- Compiled code asks no hook, and a session's policy may call whatever the session has: while an engine has one,

@@ -26,6 +26,7 @@ function Http:next(fd, seconds)
   if r.kind == C.PL_HTTP_GONE then return { id = id, gone = true } end
   return { id = id, method = abi.string(r.method), path = abi.string(r.path), query = abi.string(r.query),
     type = abi.string(r.type), request_id = abi.string(r.request_id), tenant = r.tenant,
+    tenant_name = abi.string(r.tenant_name),
     body = abi.string(r.body, tonumber(r.n_body)) }
 end
 

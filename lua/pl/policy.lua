@@ -64,10 +64,11 @@ function M.decode_first(s)
 end
 
 --- As decode_first, but the next prompt is one of the tenant that has been served least: the virtual token counter
---- of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
+--- of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024). A tenant's share (1 if nobody says)
+--- divides what it has been served.
 function M.fair(s)
   decode_all(s)
-  prefill_all(s, sorted(s, function(r) return s:served(r) end))
+  prefill_all(s, sorted(s, function(r) return s:served(r) / s:share(r) end))
 end
 
 --- As decode_first, but the prompt whose deadline comes first goes first; those without one go last.
@@ -95,8 +96,18 @@ for _, name in ipairs(M.names) do ours[M[name]] = true end
 --- Is this function one of the policies above?
 function M.is_ours(f) return ours[f] ~= nil end
 
---- A policy by name, or from a file that returns function(s): the function, and the box that it runs in.
-function M.load(name)
+--- A policy from a text that returns function(s): the function, and the box that it runs in. limits: see pl.sandbox.
+function M.load_text(text, name, limits)
+  local box = require("pl.sandbox").new({ pl = require("pl").for_recipes, ["pl.nn"] = require "pl.nn" }, limits)
+  local policy = box:call(box:load(text, name))
+  if type(policy) ~= "function" then
+    error(err.new(("a policy file returns function(s), not %s"):format(type(policy)), nil, name, 1), 0)
+  end
+  return policy, box
+end
+
+--- A policy by name, or from a file.
+function M.load(name, limits)
   for _, known in ipairs(M.names) do if name == known then return M[name] end end
   local text, why = file.read(name, file.recipe)
   if not text and why:find "No such file" == nil then error(err.new(why), 0) end
@@ -105,12 +116,7 @@ function M.load(name)
     error(err.new(("no policy '%s'"):format(name) .. (near and (", did you mean '%s'?"):format(near) or ""),
       { "neither a file nor one of: " .. table.concat(M.names, " ") }), 0)
   end
-  local box = require("pl.sandbox").new { pl = require("pl").for_recipes, ["pl.nn"] = require "pl.nn" }
-  local policy = box:call(box:load(text, name))
-  if type(policy) ~= "function" then
-    error(err.new(("a policy file returns function(s), not %s"):format(type(policy)), nil, name, 1), 0)
-  end
-  return policy, box
+  return M.load_text(text, name, limits)
 end
 
 local MAX_FAILURES = 20 -- in a row: an endless loop costs every step its time

@@ -189,7 +189,7 @@ Box.__index = Box
 function Box:out_of_memory(file, line)
   limit_memory(nil)
   self.dead = self.dead
-    or err.new(("the recipe used more than %g MB"):format(self.megabytes), nil, file, line)
+    or err.new(("the %s used more than %g MB"):format(self.what, self.megabytes), nil, file, line)
 end
 
 -- After a call that may have been stopped by a limit: raise it again, whatever the recipe does with errors.
@@ -271,7 +271,7 @@ end
 --- A new sandbox. modules: what `require` gives, by name. limits: see M.limits.
 function M.new(modules, limits)
   local attempt, nested = nesting()
-  local box = setmetatable({ limits = limits or M.limits, attempt = attempt, nested = nested,
+  local box = setmetatable({ limits = limits or M.limits, what = "recipe", attempt = attempt, nested = nested,
     string = bounded_string(nested) }, Box)
   local shown = {}
   for name, t in pairs(modules) do shown[name] = readonly(name, t) end
@@ -300,15 +300,15 @@ local function guarded(box, l, watch, f, ...)
   local function stop(what, limit)
     limit_memory(nil)
     local file, line = err.where()
-    box.dead = err.new(what:format(limit), nil, file, line)
+    box.dead = err.new(("the %s ran for more than %g %s"):format(box.what, limit, what), nil, file, line)
     error(box.dead, 0)
   end
   local function tick()
     if over then return end
     if box.dead then error(box.dead, 0) end
     used = used + TICK
-    if used > l.instructions then stop("the recipe ran for more than %g instructions", l.instructions) end
-    if os.clock() - started > l.seconds then stop("the recipe ran for more than %g seconds", l.seconds) end
+    if used > l.instructions then stop("instructions", l.instructions) end
+    if os.clock() - started > l.seconds then stop("seconds", l.seconds) end
   end
   local function handler(e)
     over = true
@@ -349,6 +349,8 @@ local function count_only(tick)
   debug.sethook(tick, "", TICK)
   return function() if f then debug.sethook(f, mask, n) else debug.sethook() end end
 end
+--- f(...) under the limits, once, and without following its lines: for texts whose calls must not happen twice.
+function Box:once(f, ...) return guarded(self, self.limits, count_only, f, ...) end
 local function follow(tick) return err.watch(tick, TICK) end
 
 --- f(...) under the limits; raises error objects only. To follow the author's lines costs more than tracing itself:

@@ -10,6 +10,7 @@ local Server = {}
 Server.__index = Server
 
 local IDLE_S, PER_TURN, FLUSH_S = 0.25, 64, 5
+local RELOAD = { instructions = 1e6, seconds = 0.1, megabytes = 16 } -- of a policy's file, while others wait
 local RETRY = "Retry-After: 1\n"
 
 -- Routes ---------------------------------------------------------------------------------------------------
@@ -142,6 +143,7 @@ end
 
 function Server:submit(r, o)
   self.n_jobs = self.n_jobs + 1
+  self:name_tenant(r)
   local job = answers.job(self, r, o, self.n_jobs)
   local ok, e = pcall(answers.submit, job, self.engine_model)
   if not ok then
@@ -195,8 +197,10 @@ end
 --- One turn: requests that are there are taken, or waited for if there is nothing else to do; one step; answers go out.
 function Server:turn()
   local engine, stepped = self.engine_model.engine, false
-  local wait = (engine.n_open > engine.n_texts or self.restless) and 0 or IDLE_S
-  local r = self.http:next(engine.front and engine.front.fd or -1, wait)
+  local asked = self.attach and self.attach:turn()
+  local works = engine.n_open > engine.n_texts and not self.paused
+  local wait = (works or self.restless or asked) and 0 or IDLE_S
+  local r = self.http:next(self.attach and self.attach.group or engine.front and engine.front.fd or -1, wait)
   self.restless = false
   for i = 1, PER_TURN do
     if not r then break end
@@ -204,7 +208,7 @@ function Server:turn()
     r = i < PER_TURN and self.http:next(-1, 0) or nil
   end
   engine:receive()
-  if engine.n_open > engine.n_texts then
+  if engine.n_open > engine.n_texts and not self.paused then
     local ok, e = pcall(engine.step, engine)
     stepped = true
     if not ok then self:failed(e) end
@@ -227,23 +231,56 @@ function Server:failed(e)
   if self.engine_model.engine.stopped then self.broken = true end
 end
 
--- SIGTERM and Ctrl-C drain; a second one, or the time, ends at once. SIGHUP reads the keys again.
+-- SIGTERM and Ctrl-C drain, and `attach` can; a second one, or the time, ends at once. SIGHUP reads the deployment
+-- file and the keys again.
 function Server:signals()
   local n = C.pl_host_signals(C.PL_SIGTERM)
   if C.pl_host_interrupted(true) then self.n_interrupts = self.n_interrupts + 1 end
   local hups = C.pl_host_signals(C.PL_SIGHUP)
   if hups > self.n_hups then
     self.n_hups = hups
-    local ok, e = pcall(self.read_keys, self)
-    self.log(ok and "keys: read again" or ("keys: those before stay: %s"):format(tostring(e)))
+    local ok, e = pcall(self.reload, self)
+    if not ok then self.log(tostring(e)) end
   end
-  return n + self.n_interrupts
+  return n + self.n_interrupts + (self.wants_drain and 1 or 0)
 end
 
-function Server:read_keys()
-  if not self.o.keys then return end
+-- Shares belong to tenants' names, which are numbered as they come.
+function Server:name_tenant(r)
+  if self.tenant_names[r.tenant] or not r.tenant_name or r.tenant_name == "" then return end
+  self.tenant_names[r.tenant] = r.tenant_name
+  self.engine_model.engine.shares[r.tenant] = ((self.o.tenants or {})[r.tenant_name] or {}).share
+end
+
+--- Reads the deployment file, the keys and the policy again: what can change does, what cannot is named; what is wrong
+--- changes nothing. Returns what has happened, a line each; raises where nothing has.
+function Server:reload()
+  local old, new, said = self.o, self.o, {}
+  local ok, e = pcall(function()
+    local fresh = old.reread and old.reread() or old
+    local policy = fresh.policy and { require("pl.policy").load(fresh.policy, RELOAD) }
+    self:read_keys(fresh.keys)
+    if fresh.access_log ~= old.access_log then M.log_to(old.http, fresh.access_log) end
+    if policy then self.engine_model.engine:take_policy(policy[1], policy[2], fresh.policy) end
+    new = fresh
+  end)
+  if not ok then error(err.new(("reload: nothing has changed: %s"):format(tostring(e))), 0) end
+  local now, later = require("pl.deploy").changes(old.t or {}, new.t or {})
+  for _, k in ipairs { "keys", "policy", "tenants", "drain_s", "access_log", "vllm_names" } do old[k] = new[k] end
+  local shares = self.engine_model.engine.shares
+  for number, name in pairs(self.tenant_names) do shares[number] = ((old.tenants or {})[name] or {}).share end
+  if old.keys then said[1] = "keys: read again" end
+  if #now > 0 then said[#said + 1] = "reload: changed: " .. table.concat(now, " ") end
+  if #later > 0 then said[#said + 1] = "reload: needs a restart: " .. table.concat(later, " ") end
+  if #said == 0 then said[1] = "reload: nothing is new" end
+  for _, line in ipairs(said) do self.log(line) end
+  return said
+end
+
+function Server:read_keys(path)
+  if not path then return end
   local file = require "pl.file"
-  local text, why = file.read(self.o.keys, file.recipe)
+  local text, why = file.read(path, file.recipe)
   if not text then error(err.new(why), 0) end
   self.http:keys(text)
 end
@@ -253,6 +290,7 @@ function Server:run()
   while not self.broken do
     local n = self:signals()
     if n > 0 and not self.draining then
+      self.paused = false
       self.draining, self.ends_s = true, C.pl_now_s() + (self.o.drain_s or 30)
       self.log(("draining: %d requests"):format(self:open_jobs()))
       self.http:drain()
@@ -282,14 +320,58 @@ function Server:stop()
   local until_s = C.pl_now_s() + (left == 0 and FLUSH_S or 0.5)
   while self.http:stats().n_connections > 0 and C.pl_now_s() < until_s do self.http:next(-1, 0.05) end
   self.http:close()
+  if self.attach then self.attach:close() end
   return (left > 0 or self.broken) and 1 or 0
 end
 
+--- The access log goes there from now on: a file, "-" (standard error), or nil.
+function M.log_to(http_opts, where)
+  local fd = abi.new("int32_t[1]", { http_opts.log_fd or -1 })
+  if where == true then where = "-" end
+  abi.check(C.pl_host_log(fd, where or nil, abi.err))
+  http_opts.log_fd = fd[0]
+end
+
+-- A socket that was not asked for by its path may fail, but not take the place of another server's.
+function Server:open_attach()
+  local attach = require "pl.attach"
+  local path = self.o.socket or attach.path(self.http.port, self.o.dir)
+  local ok, a = pcall(attach.open, self, path)
+  if ok then
+    self.attach = a
+  elseif self.o.socket or tostring(a):find "another server" then
+    error(a, 0)
+  else
+    self.log("attach: " .. tostring(a))
+  end
+end
+
+-- The model, with what the deployment says of its recipe's pools, integrity and template.
+local function start_model(o)
+  local m = require("pl.model").open(o.model, o.load)
+  if o.pool and not m.recipe.pools[o.pool] then err.unknown("the recipe's pools", o.pool, err.names(m.recipe.pools)) end
+  if o.integrity then
+    local integrity = {}
+    for k, v in pairs(m.recipe.integrity or {}) do integrity[k] = v end
+    for k, v in pairs(o.integrity) do integrity[k] = v end
+    m.recipe.integrity = integrity
+  end
+  if o.chat_template then
+    local chat = require("pl.chat").open(o.chat_template)
+    local ok, own = pcall(m.chat_template, m)
+    if ok then chat.tokens = own.tokens end
+    m.chat = chat
+  end
+  return m:start(o.context)
+end
+
 --- o: { model = (a path), load = (options of pl.model), context, name, http = (see pl.http), keys = (a file), drain_s,
---- vllm_names, policy }. Listens before the model is there: /health says when it is ready.
+--- vllm_names, policy; tenants, integrity, pool, chat_template, access_log, tls = { cert, key } (files; see
+--- pl.deploy); socket = (a path for `attach`; false: none), dir = (where one without a path lies), reread = (a function
+--- that returns o anew) }. Listens before the model is there: /health says when it is ready.
 function M.open(o, log)
-  local s = setmetatable({ o = o, jobs = {}, n_jobs = 0, n_hups = 0, n_interrupts = 0, log = log or function() end },
-    Server)
+  local s = setmetatable({ o = o, jobs = {}, n_jobs = 0, n_hups = 0, n_interrupts = 0, tenant_names = {},
+    log = log or function() end }, Server)
   C.pl_host_signals(C.PL_SIGTERM)
   C.pl_host_signals(C.PL_SIGHUP)
   local urandom = io.open("/dev/urandom", "rb")
@@ -299,12 +381,17 @@ function M.open(o, log)
     math.randomseed(seed)
     urandom:close()
   end
-  s.http = http.open(o.http or {})
-  s:read_keys()
+  o.http = o.http or {}
+  if o.access_log ~= nil then M.log_to(o.http, o.access_log) end
+  s.http = http.open(o.http)
+  s:read_keys(o.keys)
   local ok, e = pcall(function()
-    s.engine_model = require("pl.model").open(o.model, o.load):start(o.context)
+    s.engine_model = start_model(o)
     if o.policy then s.engine_model:set_policy(o.policy) end
     s.engine_model.engine:open_front(s.engine_model:tokenizer())
+    if o.socket ~= false then
+      s:open_attach()
+    end
   end)
   if not ok then
     s.http:close()

@@ -4,7 +4,7 @@ local order = { "pl", "pl_ops", "base", "mem", "metrics", "prof", "quant", "dtyp
   "toc", "meta", "config",
   "gguf", "safetensors", "scheme", "parts", "tok", "ckpt",
   "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched", "http",
-  "client" }
+  "client", "socket" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
 

@@ -1,10 +1,27 @@
 -- perilune check: trace a recipe's pools; says what is wrong, with the recipe's own line, or that all is
 -- well.
-local M = { name = "check", takes = "RECIPE", about = "check a recipe; needs neither weights nor a GPU" }
+local M = { name = "check", takes = "RECIPE|DEPLOY.lua",
+  about = "check a recipe or a deployment file; needs neither weights nor a GPU" }
 
-function M.options(p) p:argument("recipe", "A recipe file, or the name of one that comes with perilune.") end
+function M.options(p) p:argument("recipe", "A recipe file, the name of one that comes with perilune, or a deployment"
+  .. " file.") end
+
+-- A deployment file: its fields, the model's metadata, the policy.
+local function deployment(path)
+  local deploy = require "pl.deploy"
+  local s = deploy.settings(deploy.read(path))
+  local m = require("pl.model").open(s.model, s.load)
+  if s.pool and not m.recipe.pools[s.pool] then
+    error(require("pl.err").new(("pools.%s: recipe '%s' has no such pool"):format(s.pool, m.name)), 0)
+  end
+  if s.policy then require("pl.policy").load(s.policy) end
+  print(("%s: recipe '%s', pool '%s', %s cache, %d requests a step, policy %s, port %d: fine"):format(path, m.name,
+    m.pool.name, m.pool.kv, m.pool.batch, s.policy or "of the recipe", s.http.port))
+  return 0
+end
 
 function M.run(o)
+  if require("pl.deploy").is(o.recipe) then return deployment(o.recipe) end
   local recipe, err = require "pl.recipe", require "pl.err"
   local r = recipe.load(o.recipe)
   local m = recipe.fit(r)

@@ -40,11 +40,13 @@ function M.list(check)
   end
 end
 
-function M.act(p)
+-- bare: without defaults, so that it is known what was given
+function M.act(p, bare)
   p:option("--kv", "Format of the cache. Default: the recipe's."):choices { "f32", "bf16", "fp8" }
   p:option("--kv-scale", "What shares a scale in an fp8 cache. Default: tensor."):choices { "tensor", "head", "token" }
   p:option("--kv-scales", "Scales of an fp8 cache, for tensor and head (see `perilune calibrate`)."):argname "FILE"
-  p:option("--act", "What activations are rounded to before a product."):choices(M.acts):default "bf16"
+  local act = p:option("--act", "What activations are rounded to before a product."):choices(M.acts)
+  if not bare then act:default "bf16" end
 end
 
 --- What lies behind the prefix cache.
@@ -57,20 +59,24 @@ function M.tiers(p)
 end
 
 --- Options of every verb that opens a model.
-function M.model(p)
+function M.model(p, bare)
   local model = p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
   p:option("--recipe", "The recipe to use: a file, or one of perilune's own. Default: by the metadata.")
     :argname "FILE"
   p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"
-  M.act(p)
+  M.act(p, bare)
   return model
 end
 
 --- Options of every verb that computes.
-function M.compute(p)
-  local model = M.model(p)
-  p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):default "0":argname "N"
-  p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(M.paths):default "auto"
+function M.compute(p, bare)
+  local model = M.model(p, bare)
+  local threads = p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):argname "N"
+  local path = p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(M.paths)
+  if not bare then
+    threads:default "0"
+    path:default "auto"
+  end
   return model
 end
 

@@ -1,0 +1,76 @@
+-- perilune attach: a REPL in a running server, over its Unix socket.
+local attach, common, err = require "pl.attach", require "pl.cli.common", require "pl.err"
+local abi, files, json = require "pl.abi", require "pl.file", require "pl.json"
+local C = abi.C
+local M = { name = "attach", takes = "[SOCKET]", about = "look into a running server; with --write, change it" }
+
+function M.options(p)
+  p:argument("socket", "Its socket (the server prints the path), or its deployment file. Default: by --port."):args "?"
+  p:option("--port", "The server's port."):convert(common.whole(1, 65535)):default "8080":argname "N"
+  p:flag("--write", "Changes are allowed: policy, pause, drain, cancel, reload.")
+  p:option("--eval", "Run this text, print what it returns, and leave."):argname "TEXT"
+  p:option("--policy", "Replace the policy by this file's text, and leave; with --write."):argname "FILE"
+  common.json(p)
+end
+
+local function path_of(o)
+  if o.socket and not o.socket:find "%.lua$" then return o.socket end
+  if o.socket then
+    local s = require("pl.deploy").settings(require("pl.deploy").read(o.socket))
+    return s.socket or attach.path(s.http.port, s.dir)
+  end
+  for _, beside in ipairs { false, "." } do
+    local path = attach.path(o.port, beside or nil)
+    if os.rename(path, path) then return path end -- it is there
+  end
+  return attach.path(o.port)
+end
+
+-- Shows an answer; returns the exit code.
+local function show(r, as_json)
+  if not r.ok then
+    io.stderr:write(tostring(r.error), "\n")
+    return 1
+  end
+  if as_json then print(json.encode(r.value == require("cjson").null and json.null or r.value))
+  elseif r.text and r.text ~= "" then print(r.text) end
+  io.flush()
+  return 0
+end
+
+local words = table.concat({ "requests()", "pages()", "metrics()", "http()", "prof()", "incidents()", "policy()",
+  "server()", "set_policy", "trace", "pause()", "resume()", "drain()", "cancel", "reload()", "help" }, "\n")
+
+local function lines(prompt)
+  if not C.pl_host_is_tty(0) then return files.lines(files.line) end
+  return function()
+    local p = C.pl_line_read(prompt, words)
+    if p == nil then return nil end
+    local line = abi.string(p)
+    C.pl_line_free(p)
+    return line
+  end
+end
+
+function M.run(o)
+  local c = attach.connect(path_of(o), o.write)
+  if o.policy then
+    local text, why = files.read(o.policy, files.recipe)
+    if not text then error(err.new(why), 0) end
+    return show(c.call(("set_policy(%q)"):format(text .. "\n"), o.json), o.json)
+  end
+  if o.eval then return show(c.call(o.eval, o.json), o.json) end
+  if C.pl_host_is_tty(0) then
+    print(("%s, perilune %s%s   help tells more, Ctrl-D leaves"):format(c.hello.model, c.hello.version,
+      o.write and ", for writing" or ""))
+  end
+  local code = 0
+  for line in lines(o.write and "attach! " or "attach> ") do
+    if line:find "^%s*help%s*$" then print(c.hello.help)
+    elseif line:find "%S" then code = math.max(code, show(c.call(line, o.json), o.json)) end
+  end
+  c.close()
+  return C.pl_host_is_tty(0) and 0 or code
+end
+
+return M

@@ -1,0 +1,177 @@
+-- Deployment files: golden texts of errors, settings, what a reload changes and what not, options that override.
+-- luacheck: no max line length
+local deploy, err = require "pl.deploy", require "pl.err"
+local passed, failed = 0, 0
+local function ok(cond, what)
+  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
+end
+local function eq(got, want, what)
+  ok(got == want, ("%s:\n  got  %s\n  want %s"):format(what, tostring(got), tostring(want)))
+end
+
+-- errors: { text, what is said }
+local wrong = {
+  { "return {\n  model = 'x',\n  prt = 80,\n}",
+    "d.lua:3: no field 'prt', did you mean 'port'?\n     3 |   prt = 80,\n         known: access_log address chat_template "
+    .. "integrity keys limits model name path policy pools port ..." },
+  { "return {\n  model = 'x',\n  pools = {\n    all = {\n      kv = 'fp9' } } }",
+    "d.lua:5: pools.all.kv: 'fp9', want one of bf16 f32 fp8\n     5 |       kv = 'fp9' } } }" },
+  { "return { model = 'x',\n  -- batch = 3\n  pools = { all = { note = [[\nbatch = 4 ]] and nil,\n  batch = 0 } } }",
+    "d.lua:5: pools.all.batch: 0, want a whole number of at least 1\n     5 |   batch = 0 } } }" },
+  { "return {\n  port = '80', model = 'x' }",
+    "d.lua:2: port: '80', want a whole number of at least 0" .. "\n     2 |   port = '80', model = 'x' }" },
+  { "return {\n  limits = 3, model = 'x' }",
+    "d.lua:2: limits: 3, want a table\n     2 |   limits = 3, model = 'x' }" },
+  { "return {\n  tls = { cert = 'c' }, model = 'x' }",
+    "d.lua:2: tls: want both cert and key\n     2 |   tls = { cert = 'c' }, model = 'x' }" },
+  { "return {\n}", "d.lua:1: no 'model': a GGUF file or a Hugging Face directory\n     1 | return {" },
+  { "return 3", "d.lua:1: a deployment file returns a table, not 3\n     1 | return 3" },
+  { "return {\n  model = 'x', pools = { a = {},\n b = {} } }",
+    "d.lua:2: pools: 2, one is served by a process\n     2 |   model = 'x', pools = { a = {}," },
+  { "return {\n  tenants = { bob = { share = 'big' } }, model = 'x' }",
+    "d.lua:2: tenants.bob.share: 'big', want a number from 0.001 to 1e+06\n"
+    .. "     2 |   tenants = { bob = { share = 'big' } }, model = 'x' }" },
+  { "return { model = 'x', 5 }", "d.lua:1: no field '1'\n     1 | return { model = 'x', 5 }\n         known: access_log "
+    .. "address chat_template integrity keys limits model name path policy pools port ..." },
+  { "return setmetatable({ model = 'x' }, {})", "d.lua:1: d.lua has no 'setmetatable'\n"
+    .. "     1 | return setmetatable({ model = 'x' }, {})\n         a deployment file is data: it has gb mb k env" },
+  { "os.exit(3)", "d.lua:1: d.lua has no 'os'\n     1 | os.exit(3)\n"
+    .. "         a deployment file is data: it has gb mb k env" },
+  { "x = 1", "d.lua:1: a deployment file sets no globals: make 'x' local\n     1 | x = 1" },
+  { "return { model = env 'PL_NO_SUCH_VARIABLE' }",
+    "d.lua:1: env: no variable 'PL_NO_SUCH_VARIABLE'\n     1 | return { model = env 'PL_NO_SUCH_VARIABLE' }" },
+  { "while true do end", "d.lua:1: the deployment file ran for more than 1e+06 instructions\n     1 | while true do end" },
+  { "return { model = ('x'):rep(1e9) }", "d.lua:1: rep: 1 bytes 1e+09 times, want at most 1048576 bytes in all\n"
+    .. "     1 | return { model = ('x'):rep(1e9) }" },
+  { "return { model = }", "d.lua:1: unexpected symbol near '}'\n     1 | return { model = }" },
+  { "\27LJ", "d.lua: bytecode, want a text" },
+}
+for _, case in ipairs(wrong) do
+  local fine, e = pcall(deploy.read_text, case[1], "d.lua")
+  ok(not fine and err.is(e), "an error object: " .. case[1])
+  eq(tostring(e), case[2], case[1])
+end
+do -- all that a string can grow to within the memory budget
+  local fine, e = pcall(deploy.read_text, "local s = 'x' while true do s = s .. s end", "d.lua")
+  ok(not fine and tostring(e):find "more than 16 MB", "memory: " .. tostring(e))
+end
+
+-- settings
+local d = deploy.read_text([[
+local half = gb / 2
+return { model = "m.gguf", keys = "/etc/keys", policy = "p.lua", port = 9000,
+  pools = { all = { batch = 4, context = 2 * k, kv = "fp8", kv_scales = "s.json" } },
+  tiers = { host_cache_bytes = half, disk_cache = "cache", disk_cache_bytes = 10 * mb },
+  limits = { body_bytes = mb, connections = 7, headers_s = 3 }, integrity = { check = "off" }, access_log = "a.log" }
+]], "some/where/d.lua")
+local s = deploy.settings(d)
+eq(s.model, "some/where/m.gguf", "a relative path")
+eq(s.keys, "/etc/keys", "an absolute path")
+eq(s.policy, "some/where/p.lua", "a policy's file")
+eq(s.access_log, "some/where/a.log", "a log")
+eq(s.context, 2048, "context")
+eq(s.load.batch, 4, "batch")
+eq(s.load.kv_scales, "some/where/s.json", "scales")
+eq(s.load.host_cache_bytes, 2 ^ 29, "host cache")
+eq(s.load.disk_cache, "some/where/cache", "disk cache")
+eq(s.http.body_bytes, 2 ^ 20, "body")
+eq(s.http.max_connections, 7, "connections")
+eq(s.http.header_s, 3, "header time")
+eq(s.dir, "some/where/", "directory")
+local named = deploy.settings(deploy.read_text("return { model = 'x', policy = 'fair' }", "a/d.lua"))
+eq(named.policy, "fair", "a policy's name is no path")
+
+-- what can change
+do
+  local old = { model = "m", port = 1, keys = "a", limits = { drain_s = 3, idle_s = 4 }, pools = { all = { batch = 2 } } }
+  local new = { model = "n", port = 1, keys = "b", limits = { drain_s = 5, idle_s = 6 }, tenants = { x = { share = 2 } },
+    pools = { all = { batch = 3 } } }
+  local now, later = deploy.changes(old, new)
+  eq(table.concat(now, " "), "keys limits.drain_s tenants.x.share", "live")
+  eq(table.concat(later, " "), "limits.idle_s model pools.all.batch", "restart")
+  now, later = deploy.changes(old, new)
+  eq(#now, 0, "taken over")
+  eq(#later, 3, "still to come")
+end
+
+-- the example
+do
+  local f = io.open "recipes/deploy/smollm2.lua"
+  local text = f:read "*a"
+  f:close()
+  text = text:gsub('env "MODEL"', '"tests/data/tiny-llama"')
+  -- its commented fields are fields too
+  local all = text:gsub("\n%s*%-%- ([%a_]+ = .-,)", "\n %1"):gsub("%-%- (disk_cache = [^\n]*)", "%1")
+  ok(pcall(deploy.read_text, text, "e.lua"), "the example")
+  local fine, e = pcall(deploy.read_text, all, "e.lua")
+  ok(fine, "the example, with all fields: " .. tostring(e))
+end
+
+-- a server: options over the file, tiers and integrity in the engine, reload by SIGHUP
+local client = dofile "tests/http_client.lua"
+local dir = os.tmpname()
+os.remove(dir)
+os.execute("mkdir " .. dir)
+local here = io.popen("pwd"):read "*l"
+local function write(name, text)
+  local f = assert(io.open(dir .. "/" .. name, "w"))
+  f:write(text)
+  f:close()
+end
+local function file(more)
+  write("d.lua", ([[return { model = "%s/tests/data/tiny-llama", port = 1, keys = "keys",
+  pools = { all = { batch = 4, context = 256 } }, tiers = { host_cache_bytes = mb },
+  integrity = { check = "pages+digest" }, socket = "s.sock", %s }]]):format(here, more))
+end
+write("keys", "first-key-1 alice\n")
+file "policy = 'fair', tenants = { alice = { share = 2 } }"
+local server = client.serve(dir .. "/d.lua --batch 3")
+ok(server.log():find("--port 0 overrides port = 1 of " .. dir .. "/d.lua", 1, true), "port: " .. server.log())
+ok(server.log():find("--batch 3 overrides pools.*.batch = 4", 1, true), "batch")
+local attach = require "pl.attach"
+local c = attach.connect(dir .. "/s.sock", true)
+local function ask(text) return c.call(text, true) end
+eq(ask "server().batch".value, 3, "batch in the engine")
+eq(ask "policy().name".value, "fair", "policy")
+local function post(key)
+  return client.call(server.port, "POST", "/v1/completions", '{"prompt":"The","max_tokens":3}',
+    "Authorization: Bearer " .. key .. "\r\n")
+end
+eq(post "first-key-1", 200, "a key")
+eq(post "other-key-2", 401, "no key")
+local _, metrics = client.call(server.port, "GET", "/metrics", nil, "Authorization: Bearer first-key-1\r\n")
+ok(tonumber(metrics:match "perilune_tier_host_capacity_pages{[^}]*} (%d+)") > 0, "a tier")
+local function log_says(text)
+  for _ = 1, 100 do
+    if server.log():find(text, 1, true) then return true end
+    client.sleep(0.05)
+  end
+  return false, print(server.log())
+end
+write("keys", "other-key-2 bob\n")
+file "policy = 'decode_first', name = 'other', limits = { drain_s = 4 }"
+server.signal(1)
+ok(log_says "reload: changed: limits.drain_s policy tenants.alice.share", "changed")
+ok(log_says "reload: needs a restart: name", "restart")
+eq(ask "policy().name".value, "decode_first", "another policy")
+eq(post "first-key-1", 401, "a key that is gone")
+eq(post "other-key-2", 200, "a new key")
+file "policy = 'fare'"
+local r = ask "reload()"
+ok(not r.ok and r.error:find("reload: nothing has changed", 1, true) and r.error:find("did you mean 'fair'", 1, true),
+  "a wrong policy: " .. tostring(r.error))
+file "polcy = 'fair'"
+server.signal(1)
+ok(log_says "no field 'polcy', did you mean 'policy'?", "a wrong field")
+eq(ask "policy().name".value, "decode_first", "nothing has changed")
+write("keys", "x\n")
+file "policy = 'fair'"
+ok(not ask "reload()".ok, "wrong keys")
+eq(ask "policy().name".value, "decode_first", "and nothing with them")
+server.signal(15)
+eq(server.wait(), 0, "exit")
+ok(io.open(dir .. "/s.sock") == nil and os.rename(dir .. "/s.sock", dir .. "/s.sock") == nil, "the socket is gone")
+os.execute("rm -r " .. dir)
+
+print(("%d passed, %d failed"):format(passed, failed))
+assert(failed == 0)
