@@ -41,6 +41,23 @@ const pl_dtype_info *pl_dtype(int32_t dtype)
     return &table[dtype];
 }
 
+int32_t pl_act_for(int32_t act, int32_t dtype)
+{
+    if (act != PL_ACT_INT8 && act != PL_ACT_INT15) return act;
+    switch (dtype) { /* codes that are no integers */
+    case PL_F32:
+    case PL_F16:
+    case PL_BF16:
+    case PL_F8:
+    case PL_F8G32:
+    case PL_F8G64:
+    case PL_F8G128:
+        return PL_ACT_BF16;
+    default:
+        return act;
+    }
+}
+
 const char *pl_dtype_name(int32_t dtype) { return pl_dtype_valid(dtype) ? table[dtype].name : NULL; }
 int32_t pl_dtype_block(int32_t dtype) { return pl_dtype_valid(dtype) ? table[dtype].block : 0; }
 int32_t pl_dtype_bytes(int32_t dtype) { return pl_dtype_valid(dtype) ? table[dtype].bytes : 0; }

@@ -64,8 +64,9 @@ enum {
     PL_F8G128,
     PL_N_DTYPES
 };
-enum { PL_ROWS = 0, PL_PACKED = 1 };      /* layout: rows as in a file, or the backend's own for products */
-enum { PL_ACT_BF16 = 0, PL_ACT_F32 = 1 }; /* what activations are rounded to before a product */
+enum { PL_ROWS = 0, PL_PACKED = 1 }; /* layout: rows as in a file, or the backend's own for products */
+/* What activations are rounded to before a product. int8, int15: integers, with a scale per 32 (kernels/README.md). */
+enum { PL_ACT_BF16 = 0, PL_ACT_F32, PL_ACT_INT8, PL_ACT_INT15, PL_N_ACTS };
 enum { PL_DEV_CPU = 0, PL_DEV_CUDA = 1 };
 enum { PL_PATH_AUTO = 0, PL_PATH_PORTABLE, PL_PATH_AVX2, PL_PATH_AVX512, PL_PATH_AMX, PL_PATH_SOFT_AMX, PL_N_PATHS };
 
@@ -101,8 +102,10 @@ double pl_now_s(void); /* monotonic, seconds */
 
 /* dtype */
 const char *pl_dtype_name(int32_t dtype); /* "f32", "q4_1", ...; NULL if unknown */
-int32_t pl_dtype_block(int32_t dtype);    /* elements per block: 1, 32 or 256 */
-int32_t pl_dtype_bytes(int32_t dtype);    /* bytes per block */
+int32_t pl_act_for(int32_t act,
+                   int32_t dtype);     /* PL_ACT_*: what a product with weights of this format does, if asked for act */
+int32_t pl_dtype_block(int32_t dtype); /* elements per block: 1, 32 or 256 */
+int32_t pl_dtype_bytes(int32_t dtype); /* bytes per block */
 
 /* tensor: *out is a new reference that the caller releases; releasing an empty tensor does nothing */
 int pl_tensor_new(pl_tensor *out, pl_dev *dev, int32_t dtype, int32_t ndim, const int64_t *dim, pl_err *err);

@@ -194,11 +194,12 @@ static const pl_linear_path *path_of(const pl_stream *s, int32_t dtype, int act,
 int pl_cpu_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
                   pl_err *err)
 {
-    if (act != PL_ACT_BF16 && act != PL_ACT_F32)
-        return pl_fail(err, PL_EARG, "linear: no rounding of activations %d", act);
+    if (act < 0 || act >= PL_N_ACTS) return pl_fail(err, PL_EARG, "linear: no rounding of activations %d", act);
     if (!pl_layout_of(w->dtype))
         return pl_fail(err, PL_EDTYPE, "linear: w is %s, want a format of weights", pl_dtype_name(w->dtype));
     if (x->dim[0] == 0) return PL_OK;
+    act = pl_act_for(act, w->dtype);
+    if (act == PL_ACT_INT8 || act == PL_ACT_INT15) return pl_cpu_linear_int(s, y, x, w, b, act, err);
     int32_t ran = PL_PATH_PORTABLE;
     const pl_linear_path *path = w->layout == PL_PACKED ? path_of(s, w->dtype, act, x->dim[0], &ran) : NULL;
     PL_TRY(path ? fast(s, path, y, x, w, b, act, err) : plain(s, y, x, w, b, act, err));

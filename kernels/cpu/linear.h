@@ -113,6 +113,57 @@ typedef struct pl_product {
     float *scratch; /* [threads][scratch_floats] */
 } pl_product;
 
+/* Products of integers (linear_int.c). What is taken off a code as stored to make it the integer that counts; levels of
+ * e2m1 are doubled, and stored codes of S8 and IQ4 are signed. */
+PL_INLINE int32_t pl_code_offset(int32_t dtype)
+{
+    const pl_layout *l = &pl_layout_table[dtype];
+    return l->min == PL_MIN_EIGHT ? 8 : l->offset;
+}
+PL_INLINE bool pl_int_minimum(int32_t dtype) /* one that stays a float */
+{
+    return pl_has_minimum(dtype) && pl_layout_table[dtype].min != PL_MIN_EIGHT;
+}
+#define PL_INT_FORMATS(X)                                                                                             \
+    X(Q4_0)                                                                                                           \
+    X(Q4_1)                                                                                                           \
+    X(Q5_0)                                                                                                           \
+    X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(MXFP4) X(NVFP4) X(I4G32) X(I4G64) X(I4G128) X(U4G32) X(U4G64) \
+        X(U4G128)
+
+/* x as integers, in groups of tokens: of n tokens side by side, group by group. */
+typedef struct pl_int_x {
+    uint32_t
+        *q; /* [units][planes][8][n]: 4 k each, in the order of the format's codes; planes: int15 has hi, then lo */
+    float *scale; /* [units][n] */
+    /* [units][2][n]: sum of the first 16 and of the last 16 (or of all), times what bytes of w have too much; for formats
+     * with a minimum the bits of scale * sum */
+    uint32_t *sum;
+} pl_int_x;
+typedef struct pl_int_product {
+    const uint8_t *w;
+    int64_t w_bytes;
+    int32_t dtype, planes; /* 1: int8, 2: int15 */
+    int64_t m, n, k, units;
+    const float *src;
+    int64_t src_ld;
+    pl_int_x x;
+    const float *bias;
+    float *y;
+    int64_t ldy;
+} pl_int_product;
+/* prepare: tokens t0..t1, t0 at the beginning of a group; run: block rows b0..b1 for all tokens. */
+typedef struct pl_int_path {
+    void (*prepare)(const pl_int_product *p, int64_t t0, int64_t t1);
+    void (*run)(const pl_int_product *p, int64_t b0, int64_t b1);
+} pl_int_path;
+enum { PL_INT_GROUP = 4 }; /* tokens */
+#ifdef PL_X86
+extern const pl_int_path pl_int_avx2, pl_int_avx512;
+#endif
+int pl_cpu_linear_int(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
+                      pl_err *err);
+
 /* A fast path. prepare: groups g0..g1 of `group` tokens of x. few: block rows b0..b1 for all tokens, straight from the packed form.
  * many: tokens t0..t1 for block rows b0..b1, unpacking a part of w once for all of them. */
 typedef struct pl_linear_path {

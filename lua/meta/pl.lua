@@ -138,7 +138,7 @@ function prof:save(path) end
 ---@field op pl.op
 local pl = {}
 ---@param path string
----@param o? { recipe: string, weights: string, act: "f32"|"bf16", kv: "f32"|"bf16", batch: integer, tokens: integer, context: integer, threads: integer, path: string }
+---@param o? { recipe: string, weights: string, act: "f32"|"bf16"|"int8"|"int15", kv: "f32"|"bf16", batch: integer, tokens: integer, context: integer, threads: integer, path: string }
 ---@return pl.model
 function pl.load(path, o) end
 ---@param values table

@@ -72,7 +72,7 @@ for i = 0, C.PL_N_DTYPES - 1 do
   M.dtype[name], M.dtype_name[i] = i, name
 end
 --- What activations are rounded to before a product.
-M.act = { bf16 = C.PL_ACT_BF16, f32 = C.PL_ACT_F32 }
+M.act = { bf16 = C.PL_ACT_BF16, f32 = C.PL_ACT_F32, int8 = C.PL_ACT_INT8, int15 = C.PL_ACT_INT15 }
 M.path = {}
 for i = 0, C.PL_N_PATHS - 1 do M.path[ffi.string(C.pl_path_name(i))] = i end
 

@@ -25,11 +25,14 @@ function M.figures(model, trace, pool, infos, context)
   for _, w in ipairs(trace.used) do
     local info = infos and infos[w.weight]
     local bytes, format = held(w, pool, info and info.dtype)
-    local key, n = w.class .. "\0" .. format, 1
+    -- int8 and int15 are bf16 where codes are no integers
+    local act = w.product and pool:act_of(w.class) or "-"
+    if w.product and C.pl_act_for(abi.act[act], abi.dtype[format]) ~= abi.act[act] then act = "bf16" end
+    local key, n = w.class .. "\0" .. format .. "\0" .. act, 1
     for _, d in ipairs(w.shape) do n = n * d end
     local row = rows[key]
     if not row then
-      row = { class = w.class, format = format, weights = 0, parameters = 0, bytes = 0 }
+      row = { class = w.class, format = format, act = act, weights = 0, parameters = 0, bytes = 0 }
       rows[key], p.weights[#p.weights + 1] = row, row
     end
     row.weights, row.parameters, row.bytes = row.weights + 1, row.parameters + n, row.bytes + bytes
@@ -37,7 +40,7 @@ function M.figures(model, trace, pool, infos, context)
   end
   table.sort(p.weights, function(a, b)
     if a.bytes ~= b.bytes then return a.bytes > b.bytes end
-    return a.class .. a.format < b.class .. b.format
+    return a.class .. a.format .. a.act < b.class .. b.format .. b.act
   end)
   p.context = cache.context(model, pool, context)
   p.batch, p.tokens = pool.batch, pool.tokens
@@ -64,9 +67,9 @@ M.size = size
 function M.text(p)
   local out = { ("%s, pool '%s': %d ops, %.1fM parameters, act %s"):format(p.recipe, p.pool, p.ops,
     p.parameters / 1e6, p.act) }
-  out[2] = ("  %-8s %-6s %8s %12s %10s"):format("class", "format", "weights", "parameters", "bytes")
+  out[2] = ("  %-8s %-6s %-5s %8s %12s %10s"):format("class", "format", "act", "weights", "parameters", "bytes")
   for _, w in ipairs(p.weights) do
-    out[#out + 1] = ("  %-8s %-6s %8d %12d %10s"):format(w.class, w.format, w.weights, w.parameters,
+    out[#out + 1] = ("  %-8s %-6s %-5s %8d %12d %10s"):format(w.class, w.format, w.act, w.weights, w.parameters,
       size(w.bytes))
   end
   out[#out + 1] = ("  weights      %10s"):format(size(p.weight_bytes))

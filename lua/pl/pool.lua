@@ -3,11 +3,20 @@ local err, schema = require "pl.err", require "pl.schema"
 local M = {}
 
 local formats = { stored = true, f32 = true, bf16 = true }
-local acts = { f32 = true, bf16 = true }
+local acts = { f32 = true, bf16 = true, int8 = true, int15 = true }
 local whole = schema.whole
 
+-- A name for all weights, or one per class, `rest` for the others.
+local function act_wrong(v)
+  if type(v) ~= "table" then return schema.wrong(v, acts) end
+  for c, a in next, v do
+    local bad = type(c) ~= "string" and schema.show(c) .. " is no weight class" or schema.wrong(a, acts)
+    if bad then return bad end
+  end
+end
+
 local fields = {
-  act = acts,              -- what activations are rounded to before a product
+  act = act_wrong,         -- what activations are rounded to before a product; also per class, as weights
   kv = { f32 = true, bf16 = true, fp8 = true }, -- format of the cache; act's if absent, and f32 with act f32
   kv_scale = { tensor = true, head = true, token = true }, -- what shares a scale in an fp8 cache; default tensor
   kv_scales = "string",    -- file of scales (perilune calibrate), for tensor and head
@@ -30,6 +39,7 @@ M.fields = fields
 local methods = {}
 local mt = { __index = methods, __metatable = false }
 
+--- act: a name, or { class = name, rest = name }.
 --- pl.pool { act =, kv =, weights = { class = format, rest = format }, batch =, tokens =, context =, threads
 --- = }
 function M.new(t)
@@ -64,9 +74,19 @@ function M.with(self, name, over)
     end
   end
   p.name = name
-  p.act = p.act or "bf16"
+  local per = p.act or "bf16"
+  if type(per) == "string" then per = { rest = per } end
+  p.class_act = { rest = per.rest or "bf16" }
+  local said = {}
+  for _, c in ipairs(err.names(per)) do
+    p.class_act[c] = per[c]
+    if c ~= "rest" then said[#said + 1] = c .. " " .. per[c] end
+  end
+  table.sort(said)
+  said[#said + 1] = (said[1] and "rest " or "") .. p.class_act.rest
+  p.act = table.concat(said, ", ")
   if p.act == "f32" and not (over and over.kv) then p.kv = "f32" end
-  p.kv = p.kv or p.act
+  p.kv = p.kv or "bf16"
   for _, what in ipairs { "kv_scale", "kv_scales" } do
     if over and over[what] and p.kv ~= "fp8" then
       err.raise(("%s: %s, but scales are for a cache in fp8, and this one is in %s"):format(what, over[what], p.kv))
@@ -93,7 +113,9 @@ end
 function methods:check_classes(list)
   local known = {}
   for _, w in ipairs(list) do known[w.class] = true end
-  for _, c in ipairs(err.names(self.weights)) do
+  local named = err.names(self.weights)
+  for _, c in ipairs(err.names(self.class_act)) do named[#named + 1] = c end
+  for _, c in ipairs(named) do
     if c ~= "rest" and not known[c] then
       local names = err.names(known)
       table.sort(names)
@@ -114,8 +136,9 @@ function methods:format_of(w)
   return #w.shape == 1 and "f32" or self.weights[w.class] or self.weights.rest
 end
 
-function methods:act_of() return self.act end
+function methods:act_of(class) return self.class_act[class] or self.class_act.rest end
 
 setmetatable(methods, { __index = function(_, k) if type(k) == "string" and not fields[k] and k ~= "name"
+  and k ~= "class_act"
   and k ~= "file" and k ~= "line" then err.unknown("pool", k, err.names(fields)) end end })
 return M

@@ -285,7 +285,7 @@ abi.metatype("pl_tensor", meta)
 
 -- Eager ops -------------------------------------------------------------------------------------------------
 
---- pl.act: what products round activations to, "bf16" (default) or "f32".
+--- pl.act: what products round activations to, "bf16" (default), "f32", "int8" or "int15".
 M.act = "bf16"
 
 --- Called by pl.op with checked arguments; sizes(shape_of) gives the shapes of the outputs, or raises.
@@ -300,7 +300,9 @@ function M.call(o, args, sizes)
     elseif p.kind == "out" then n_out = n_out + 1; v = outs[n_out]
     elseif p.kind == "kv" then v = args.kv:opened()
     elseif p.kind == "coll" then v = nil -- one rank
-    elseif p.name == "act" then v = abi.act[M.act] or C.PL_ACT_BF16
+    elseif p.name == "act" then
+      v = abi.act[M.act]
+      if not v then err.raise(("pl.act: %s, want one of bf16 f32 int15 int8"):format(tostring(M.act))) end
     elseif p.name == "layer" then
       v = require("pl.trace").layer()
       if not v then err.raise(o.name .. ": outside of pl.each_layer, so no layer of the cache is meant") end

@@ -75,7 +75,7 @@ local function run(path_of_model, act, longest, skip)
           if together[i] ~= want[i] or alone[i] ~= want[i] then same, first = false, first or i end
         end
         local counts = m.dev:counts()
-        local ran, others = act == "f32" and float_path[path] or path, 0
+        local ran, others = act ~= "bf16" and float_path[path] or path, 0
         for name, n in pairs(counts) do if name ~= ran then others = others + n end end
         verdict(same and counts[ran] > 0 and others == 0, "%s act %s, %s, %d threads: %d products on %s%s",
           path_of_model:match "[^/]+$", act,
@@ -94,6 +94,8 @@ for _, path in ipairs(names) do have[#have + 1] = path .. (C.pl_dev_has_path(abi
 print("paths: " .. table.concat(have, ", "))
 run(tiny, "bf16", 31, {})
 run(tiny, "f32", 31, {})
+run("tests/data/tiny-llama-gguf/model.gguf", "int8", 31, {})
+run("tests/data/tiny-llama-gguf/model.gguf", "int15", 31, {})
 if (os.getenv "PL_SANITIZED" or "") ~= "" then
   print "skip SmolLM2: a sanitizer build"
 elseif exists(smollm2) then

@@ -173,17 +173,20 @@ PL_INLINE void round_unit(const pl_product *p, int64_t t, int64_t u, float v[UNI
         for (int k = 0; k < UNIT; k++) v[k] *= pl_bits_f32((uint32_t)(127 - x_shift(p->dtype, k)) << 23);
 }
 
-/* Rows n0..n0+15 of token t of y: acc, plus the bias. */
-PL_INLINE void put_y(const pl_product *p, int64_t t, int64_t n0, const V acc[VECS])
+/* Rows n0..n0+15 of a token's y, which has n: acc, plus the bias. */
+PL_INLINE void put_rows(float *y, const float *bias, int64_t n, int64_t n0, const V acc[VECS])
 {
-    float *y = p->y + t * p->ldy + n0;
-    if (n0 + ROWS <= p->n) {
+    if (n0 + ROWS <= n) {
         PL_UNROLL for (int h = 0; h < VECS; h++)
-            v_store(y + h * LANES, p->bias ? v_add(acc[h], v_load(p->bias + n0 + h * LANES)) : acc[h]);
+            v_store(y + n0 + h * LANES, bias ? v_add(acc[h], v_load(bias + n0 + h * LANES)) : acc[h]);
         return;
     }
     float row[ROWS];
     PL_UNROLL for (int h = 0; h < VECS; h++) v_store(row + h * LANES, acc[h]);
-    for (int64_t i = 0; i < p->n - n0; i++) y[i] = p->bias ? row[i] + p->bias[n0 + i] : row[i];
+    for (int64_t i = n0; i < n; i++) y[i] = bias ? row[i - n0] + bias[i] : row[i - n0];
+}
+PL_INLINE void put_y(const pl_product *p, int64_t t, int64_t n0, const V acc[VECS])
+{
+    put_rows(p->y + t * p->ldy, p->bias, p->n, n0, acc);
 }
 #endif

@@ -2,7 +2,7 @@
 local cli, file = require "pl.cli", require "pl.file"
 local M = {}
 
-M.acts = { "f32", "bf16" }
+M.acts = { "f32", "bf16", "int8", "int15" }
 M.paths = { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }
 
 local function whole(least, most)
@@ -40,13 +40,11 @@ function M.list(check)
   end
 end
 
--- bare: without defaults, so that it is known what was given
-function M.act(p, bare)
+function M.act(p)
   p:option("--kv", "Format of the cache. Default: the recipe's."):choices { "f32", "bf16", "fp8" }
   p:option("--kv-scale", "What shares a scale in an fp8 cache. Default: tensor."):choices { "tensor", "head", "token" }
   p:option("--kv-scales", "Scales of an fp8 cache, for tensor and head (see `perilune calibrate`)."):argname "FILE"
-  local act = p:option("--act", "What activations are rounded to before a product."):choices(M.acts)
-  if not bare then act:default "bf16" end
+  p:option("--act", "What activations are rounded to before a product. Default: the recipe's."):choices(M.acts)
 end
 
 --- What lies behind the prefix cache.
@@ -59,18 +57,18 @@ function M.tiers(p)
 end
 
 --- Options of every verb that opens a model.
-function M.model(p, bare)
+function M.model(p)
   local model = p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
   p:option("--recipe", "The recipe to use: a file, or one of perilune's own. Default: by the metadata.")
     :argname "FILE"
   p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"
-  M.act(p, bare)
+  M.act(p)
   return model
 end
 
---- Options of every verb that computes.
+--- Options of every verb that computes; bare: without defaults, so that it is known what was given.
 function M.compute(p, bare)
-  local model = M.model(p, bare)
+  local model = M.model(p)
   local threads = p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):argname "N"
   local path = p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(M.paths)
   if not bare then
