@@ -12,6 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* jemalloc reads this: one arena for all threads. It crashes where a new thread needs an arena of its own and there is no
+ * memory for one; this way a start with too little memory ends with a message. */
+__attribute__((visibility("default"))) extern const char *malloc_conf;
+const char *malloc_conf = "narenas:1";
+
 static volatile sig_atomic_t interrupted;
 static int wake_fd = -1;  /* an event descriptor: readable from Ctrl-C until somebody has taken it */
 static const char *words; /* "\n"-separated, for completion; the caller's, for the time of one pl_line_read */

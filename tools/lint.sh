@@ -32,7 +32,7 @@ writable() { # libpl holds no global state; constant tables with pointers lie in
 
 exports() { # the program exports the C ABI and nothing else
   local found
-  found=$(nm -D --defined-only "$build/perilune" | awk '$3 !~ /^(pl_|_IO_stdin_used|stdin|stdout|stderr|rl_|__|environ|_?_bss|_edata|_end)/ {print $3}' | sed 's/@.*//')
+  found=$(nm -D --defined-only "$build/perilune" | awk '$3 !~ /^(pl_|malloc_conf|_IO_stdin_used|stdin|stdout|stderr|rl_|__|environ|_?_bss|_edata|_end)/ {print $3}' | sed 's/@.*//')
   [ -z "$found" ] || { echo "exported, but not pl_*:" && echo "$found" && return 1; }
 }
 
