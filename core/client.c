@@ -259,7 +259,6 @@ static int set_options(pl_client *c, call *r, const pl_client_opts *o, pl_err *e
         SET(CURLOPT_LOW_SPEED_LIMIT, 1L);
         SET(CURLOPT_LOW_SPEED_TIME, o->stall_s < 1 ? 1L : (long)o->stall_s);
     }
-    if (o->from > 0) SET(CURLOPT_RESUME_FROM_LARGE, (curl_off_t)o->from);
     if (o->body) {
         SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)o->n_body);
         SET(CURLOPT_COPYPOSTFIELDS, o->body);

@@ -592,7 +592,6 @@ typedef struct pl_client_opts {
     const char *token;        /* NULL, or sent as `Authorization: Bearer`, not to another host of a redirect */
     const void *body;         /* [n_body] copied; NULL: none */
     int64_t n_body;
-    int64_t from;                       /* asks for the bytes from there on (Range), where above 0 */
     double connect_s, stall_s, total_s; /* at most, to connect, without a byte (whole seconds), in all; 0: any time */
     int32_t max_redirects;              /* from https to https only */
 } pl_client_opts;

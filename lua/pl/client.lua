@@ -80,6 +80,7 @@ function M.header(head, name)
   for k, v in head:gmatch "\n([^:\r\n]+):%s*([^\r\n]*)" do
     if k:lower() == name then return v end
   end
+  return nil
 end
 
 --- What a server says is wrong, in one line.

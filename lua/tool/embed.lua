@@ -17,6 +17,7 @@ end
 local files = {
   { name = "argparse", kind = "module", text = read(argparse) },
   { name = "pl.h.text", kind = "text", text = abi(root .. "/core/pl.h") },
+  { name = "pl.demo.text", kind = "text", text = read(root .. "/tools/model.sh") },
   { name = "pl.ops.text", kind = "text", text = abi(root .. "/core/pl_ops.h") },
 }
 for i = 4, #arg do

@@ -1,0 +1,115 @@
+-- `perilune pull` against a hub that stalls, cuts off, lies about lengths and hashes, ignores Range, redirects: the
+-- right file in the end, or an error that says what is wrong and no file.
+local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
+local passed, failed = 0, 0
+local function ok(cond, what)
+  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
+end
+local function read(path)
+  local f = io.open(path, "rb")
+  local s = f and f:read "*a"
+  if f then f:close() end
+  return s
+end
+local function shell(command)
+  local p = io.popen(command .. " 2>&1; echo $?")
+  local text, code = p:read("*a"):match "^(.-)(%d+)\n$"
+  p:close()
+  return text, tonumber(code)
+end
+
+local dir = os.tmpname()
+os.remove(dir)
+os.execute("mkdir " .. dir)
+os.execute(("python3 tests/fake_hub.py %s/log >%s/port 2>%s/hub.err &"):format(dir, dir, dir))
+local port, sha, pid
+for _ = 1, 200 do
+  port, sha, pid = (read(dir .. "/port") or ""):match "(%d+) (%x+) (%d+)"
+  if port then break end
+  os.execute "sleep 0.05"
+end
+assert(port, read(dir .. "/hub.err"))
+local token = dir .. "/token"
+local function write(path, s)
+  local f = assert(io.open(path, "wb"))
+  f:write(s)
+  f:close()
+end
+write(token, "hf_secret\n")
+
+local function pull(mode, more, name)
+  return shell(("%s pull %s --hub http://127.0.0.1:%s/%s --dir %s/%s %s"):format(perilune, name or "a/b", port, mode,
+    dir, mode, more or ""))
+end
+local function file_of(mode, name) return ("%s/%s/a/b/%s"):format(dir, mode, name or "m-Q4_K_M.gguf") end
+local function right(mode, more, name)
+  local text, code = pull(mode, more, name)
+  ok(code == 0, mode .. ": " .. text)
+  ok(text:find(file_of(mode), 1, true), mode .. ": prints the path: " .. text)
+  local sum = shell("sha256sum " .. file_of(mode))
+  ok(sum:find(sha, 1, true), mode .. ": the file is right")
+  ok(shell("ls " .. file_of(mode, "")) == "m-Q4_K_M.gguf\n", mode .. ": nothing else is left")
+end
+local function wrong(mode, want, more, name)
+  local text, code = pull(mode, more, name)
+  ok(code == 1 and text:find(want, 1, true), ("%s: want '%s', code %d: %s"):format(mode, want, code, text))
+  ok(not read(file_of(mode)), mode .. ": no file")
+end
+local function asked(mode) -- the ranges that were asked for
+  local out = {}
+  for m, range in read(dir .. "/log"):gmatch "(%S+) %S*resolve/%S+ (%S+)" do
+    if m == mode then out[#out + 1] = range end
+  end
+  return table.concat(out, " ")
+end
+
+right "good"
+local _, n = asked "good":gsub("%S+", "")
+right "good"
+local _, again = asked "good":gsub("%S+", "")
+ok(n == 1 and again == 1, "a file that is there is not fetched again")
+right "early"
+ok(asked "early" == "- bytes=100000-", "early: goes on where it stopped: " .. asked "early")
+right("stall", "--timeout 2")
+right "norange"
+right "busy"
+right("many", nil, "a/b:q4_k_m")
+right("redirect", "--token-file " .. token)
+local log = read(dir .. "/log")
+ok(log:find("redirect api/%S+ %- Bearer hf_secret"), "the hub gets the token")
+ok(log:find("redirect cdn %- %-\n"), "another host does not get it")
+
+-- a second start goes on from the first one's part, and does not trust it
+os.execute("mkdir -p " .. file_of("resume", ""))
+local part = file_of("resume", "m-Q4_K_M.gguf." .. sha:sub(1, 12) .. ".part")
+os.execute(("head -c 5000 %s >%s"):format(file_of "good", part))
+right "resume"
+ok(asked "resume" == "bytes=5000-", "resume: " .. asked "resume")
+os.remove(file_of "resume")
+write(part, ("x"):rep(5000))
+right "resume"
+
+wrong("once", "sha256")
+wrong("rotten", "sha256")
+wrong("liar", "300001 bytes in the answer, 300000 in the hub's list")
+wrong("forever", "more than the 300000 bytes")
+wrong("wrongpart", "another part")
+wrong("missing", "Repository not found")
+wrong("junk", "not a list of files")
+wrong("escape", "is not the name of a file")
+wrong("absolute", "is not the name of a file")
+wrong("huge", "has a size of")
+os.remove(file_of "many")
+wrong("many", "which of its files")
+wrong("none", "no file and no quantisation 'Q9'", nil, "a/b:Q9")
+wrong("none", "no model", nil, "'../b'")
+local text, code = shell(("%s pull a/b --hub http://192.0.2.1 --token-file %s"):format(perilune, token))
+ok(code == 1 and text:find "over https only", "no token without TLS: " .. text)
+text, code = pull "folder"
+ok(code == 0 and text == dir .. "/folder/a/b\n", "a directory: " .. text)
+ok(shell("ls " .. file_of("folder", "")) == "config.json\nmodel.safetensors\n", "a directory: what a model needs")
+
+os.execute("kill " .. pid)
+os.execute("rm -r " .. dir)
+print(("%d passed, %d failed"):format(passed, failed))
+os.exit(failed == 0 and 0 or 1)
