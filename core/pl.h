@@ -445,6 +445,7 @@ int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err
 int pl_engine_prompt(pl_engine *e, int64_t id, const int32_t *prompt, int32_t n, int32_t max_out, pl_err *err);
 int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err);
 int pl_engine_fail(pl_engine *e, int64_t id, pl_err *err); /* as cancel, but its end is PL_FINISH_ERROR */
+int pl_engine_stop(pl_engine *e, int64_t id, pl_err *err); /* and PL_FINISH_STOP: its text is complete */
 /* The requests as a step begins, in order of priority, then of arrival; the lists stay as they are while the step is
  * planned. Requests past their deadline end here, with an event. */
 typedef struct pl_queue {

@@ -305,6 +305,7 @@ static int end(pl_engine *e, int64_t id, int32_t why, pl_err *err)
 
 int pl_engine_cancel(pl_engine *e, int64_t id, pl_err *err) { return end(e, id, PL_FINISH_CANCELLED, err); }
 int pl_engine_fail(pl_engine *e, int64_t id, pl_err *err) { return end(e, id, PL_FINISH_ERROR, err); }
+int pl_engine_stop(pl_engine *e, int64_t id, pl_err *err) { return end(e, id, PL_FINISH_STOP, err); }
 
 /* What a policy asks ------------------------------------------------------------------------------------- */
 

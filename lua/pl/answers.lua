@@ -82,7 +82,7 @@ end
 function Choice:token(id)
   local r, o = self.request, self.job.o
   if o.logprobs then self.logprobs[#self.logprobs + 1] = with_logprob(self.job.tok, r.logprobs[#r.logprobs]) end
-  if self:add(self.text(id)) then self.finish = "stop" end -- its request is cancelled after the step
+  if self:add(self.text(id)) then self.finish = "stop" end -- its request ends after the step
 end
 
 -- Jobs -----------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ function M.news(job, model)
   for _, c in ipairs(job.choices) do
     local r = c.request
     if r.finish and not c.finish then conclude(job, c) end
-    if c.finish and not r.finish then job.engine:cancel(r) end
+    if c.finish and not r.finish then job.engine:complete(r) end
     if not c.fits and r.prompt_tokens and not r.tokenising then -- a prompt that the front has brought
       local ok, refusal = room(job, model, r.prompt_tokens)
       c.fits = true

@@ -601,15 +601,19 @@ function Engine:over(key, why)
   self.n_open = self.n_open - 1
 end
 
---- Stop a request between two steps.
-function Engine:cancel(r)
+-- Ends a request between two steps.
+local function finish_by(self, what, r, f, why)
   if type(r) ~= "table" or not (r.finish or abi.istype("int64_t", r.id)) then
-    err.raise(("cancel: %s, want a request that submit returned"):format(schema.show(r)))
+    err.raise(("%s: %s, want a request that submit returned"):format(what, schema.show(r)))
   end
   if r.finish then return end
-  check(C.pl_engine_cancel(self.ptr, r.id, e))
-  self:over(tonumber(r.id), "cancelled")
+  check(f(self.ptr, r.id, e))
+  self:over(tonumber(r.id), why)
 end
+
+--- A request that nobody wants any more; and one whose answer is complete as it is, as by a stop text.
+function Engine:cancel(r) finish_by(self, "cancel", r, C.pl_engine_cancel, "cancelled") end
+function Engine:complete(r) finish_by(self, "complete", r, C.pl_engine_stop, "stop") end
 
 function Engine:close()
   self:between_steps "close"

@@ -65,6 +65,7 @@ local common = { model = "string", max_tokens = whole(0), temperature = number(0
   n = whole(1, M.MAX_CHOICES), stream = "boolean", stream_options = object,
   stop = either(stop_text, list_of(stop_text, M.MAX_STOPS)), presence_penalty = number(-2, 2),
   frequency_penalty = number(-2, 2), logit_bias = object, seed = whole(-2 ^ 53, 2 ^ 53), user = "string",
+  safety_identifier = "string", prompt_cache_key = "string", metadata = object, -- of the client; they change no answer
   -- beyond OpenAI's
   top_k = whole(-1), min_p = number(0, 1), repetition_penalty = number(0.01, 100),
   stop_token_ids = list_of(whole(0), M.MAX_LIST), include_stop_str_in_output = "boolean", ignore_eos = "boolean",
@@ -87,6 +88,10 @@ local never = function() return false end
 local neutral = { response_format = function(v) return type(v) == "table" and v.type == "text" end,
   reasoning_effort = never, functions = empty, function_call = is "none", audio = never, prediction = never,
   modalities = function(v) return type(v) == "table" and #v == 1 and v[1] == "text" end, web_search_options = never,
+  moderation = never, prompt_cache_retention = is "in_memory",
+  prompt_cache_options = function(v)
+    return empty(v) or type(v) == "table" and v.mode == "implicit" and v.ttl == nil
+  end,
   store = is(false), service_tier = is("auto", "default"), verbosity = never, suffix = is "", prompt_logprobs = never,
   allowed_token_ids = never, bad_words = empty, truncate_prompt_tokens = never, structured_outputs = never,
   guided_json = never, guided_regex = never, guided_choice = never, guided_grammar = never, grammar = never,

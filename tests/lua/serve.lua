@@ -155,6 +155,8 @@ do
       end
     end
   end
+  local finished = 'perilune_requests_finished_total{model_name="tiny-llama",finished_reason="%s"}'
+  ok(metric(finished:format "stop") >= 1 and metric(finished:format "cancelled") == 0, "a stop text is no cancellation")
   local _, t = post(COMPLETE, { prompt = "Once upon a time", max_tokens = 60, temperature = 0, stop = text:sub(5, 8),
     include_stop_str_in_output = true })
   eq(t.choices[1].text, text:sub(1, select(2, text:find(text:sub(5, 8), 1, true))), "the stop text is kept")
