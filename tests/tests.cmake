@@ -38,3 +38,6 @@ add_test(NAME fuzz/templates COMMAND pl-lua tests/fuzz/templates.lua 3000 WORKIN
 set_tests_properties(fuzz/templates PROPERTIES ENVIRONMENT "PL_SANITIZED=${PL_SANITIZE}" TIMEOUT ${LIMIT})
 add_test(NAME ops COMMAND pl-lua tests/ops/run.lua WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 include(tests/gpu/gpu.cmake)
+# OpenAI's own client and curl against the server, on SmolLM2
+add_test(NAME e2e/openai COMMAND tests/e2e/python.sh openai_client.py WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(e2e/openai PROPERTIES ENVIRONMENT "PL_BUILD=${CMAKE_BINARY_DIR}" TIMEOUT ${LIMIT})

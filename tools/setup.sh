@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(gcc g++ cmake ninja-build pkg-config luajit libluajit-5.1-dev libjemalloc-dev libpcre2-dev libutf8proc-dev
-  libjansson-dev libsodium-dev libxxhash-dev libedit-dev libmicrohttpd-dev libcurl4-openssl-dev lua-cjson-dev lua-argparse check python3 python3-venv ca-certificates)
+  libjansson-dev libsodium-dev libxxhash-dev libedit-dev libmicrohttpd-dev libcurl4-openssl-dev lua-cjson-dev lua-argparse check python3 python3-venv curl ca-certificates)
 # what only developers need: `tools/setup.sh dev`
 if [ "${1:-}" = dev ]; then
   packages+=(clang clang-format clang-tidy llvm libclang-rt-14-dev lua-check)
