@@ -52,7 +52,7 @@ int32_t pl_act_for(int32_t act, int32_t dtype)
     case PL_F8G32:
     case PL_F8G64:
     case PL_F8G128:
-        return PL_ACT_BF16;
+        return act == PL_ACT_INT8 ? PL_ACT_BF16 : PL_ACT_F32; /* int15 is the more exact of the two, for all weights */
     default:
         return act;
     }

@@ -1,9 +1,8 @@
 #ifndef PL_H
 #define PL_H
-/* perilune's C ABI: what the Lua layer and every part of the core share. The text between the two marker
- * lines is also what Lua sees: it is handed to ffi.cdef as it stands, so it holds declarations only (no
- * #define, no _Static_assert). Functions return PL_OK or a negative code, and then `err` (the caller's,
- * always last, may be NULL) says what, where, and what was wanted. */
+/* perilune's C ABI: what Lua and every part of the core share. The text between the marker lines is handed to ffi.cdef as it
+ * stands, so it holds declarations only. Functions return PL_OK or a negative code, and then `err` (the caller's, always last,
+ * may be NULL) says what, where, and what was wanted. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -101,11 +100,10 @@ const char *pl_version(void);
 double pl_now_s(void); /* monotonic, seconds */
 
 /* dtype */
-const char *pl_dtype_name(int32_t dtype); /* "f32", "q4_1", ...; NULL if unknown */
-int32_t pl_act_for(int32_t act,
-                   int32_t dtype);     /* PL_ACT_*: what a product with weights of this format does, if asked for act */
-int32_t pl_dtype_block(int32_t dtype); /* elements per block: 1, 32 or 256 */
-int32_t pl_dtype_bytes(int32_t dtype); /* bytes per block */
+const char *pl_dtype_name(int32_t dtype);       /* "f32", "q4_1", ...; NULL if unknown */
+int32_t pl_act_for(int32_t act, int32_t dtype); /* what a product with weights of this format does, if asked for act */
+int32_t pl_dtype_block(int32_t dtype);          /* elements per block: 1, 32 or 256 */
+int32_t pl_dtype_bytes(int32_t dtype);          /* bytes per block */
 
 /* tensor: *out is a new reference that the caller releases; releasing an empty tensor does nothing */
 int pl_tensor_new(pl_tensor *out, pl_dev *dev, int32_t dtype, int32_t ndim, const int64_t *dim, pl_err *err);
@@ -635,8 +633,7 @@ bool pl_host_is_tty(int32_t fd);
  * regular file (a device, a pipe) is written as it is. */
 int pl_host_write(const char *path, const void *data, int64_t n, pl_err *err);
 int pl_host_log(int32_t *fd, const char *path, pl_err *err); /* "-": stderr; NULL: nowhere; *fd >= 0: goes there now */
-char *pl_line_read(const char *prompt,
-                   const char *completions); /* a line, edited; NULL at the end; completions by "\n" */
+char *pl_line_read(const char *prompt, const char *completions); /* edited; NULL at the end; completions by "\n" */
 void pl_line_free(char *line);
 int pl_line_history(const char *file, bool write);
 /* tok: text to token ids and back. A pl_tok never changes once it is open: any number of threads may use one. Texts

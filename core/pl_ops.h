@@ -13,7 +13,7 @@
 int pl_embed(pl_stream *s, pl_tensor *y, const pl_tensor *table, const pl_tensor *ids, float scale, pl_err *err);
 
 /* Product of rows of x with rows of w, plus a bias: y = x w^T + b. w may have any format; act says what x is
- * rounded to first (PL_ACT_*; int8 and int15 are bf16 where codes of w are no integers: pl_act_for). The order of the
+ * rounded to first (PL_ACT_*; where codes of w are no integers, int8 is bf16 and int15 f32: pl_act_for). The order of the
  * sums is fixed: kernels/README.md.
  *   y[T,N] = x[T,K] w[N,K] b[N]? */
 int pl_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,

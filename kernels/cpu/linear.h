@@ -124,12 +124,11 @@ PL_INLINE bool pl_int_minimum(int32_t dtype) /* one that stays a float */
 {
     return pl_has_minimum(dtype) && pl_layout_table[dtype].min != PL_MIN_EIGHT;
 }
-#define PL_INT_FORMATS(X)                                                                                             \
-    X(Q4_0)                                                                                                           \
-    X(Q4_1)                                                                                                           \
-    X(Q5_0)                                                                                                           \
-    X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(MXFP4) X(NVFP4) X(I4G32) X(I4G64) X(I4G128) X(U4G32) X(U4G64) \
-        X(U4G128)
+/* clang-format off */
+#define PL_INT_FORMATS(X) \
+    X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_NL) X(MXFP4) X(NVFP4) \
+    X(I4G32) X(I4G64) X(I4G128) X(U4G32) X(U4G64) X(U4G128)
+/* clang-format on */
 
 /* x as integers, in groups of tokens: of n tokens side by side, group by group. */
 typedef struct pl_int_x {

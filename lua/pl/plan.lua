@@ -25,9 +25,11 @@ function M.figures(model, trace, pool, infos, context)
   for _, w in ipairs(trace.used) do
     local info = infos and infos[w.weight]
     local bytes, format = held(w, pool, info and info.dtype)
-    -- int8 and int15 are bf16 where codes are no integers
-    local act = w.product and pool:act_of(w.class) or "-"
-    if w.product and C.pl_act_for(abi.act[act], abi.dtype[format]) ~= abi.act[act] then act = "bf16" end
+    local act = "-"
+    if w.product then -- where codes are no integers, int8 is bf16 and int15 is f32
+      local done = C.pl_act_for(abi.act[pool:act_of(w.class)], abi.dtype[format])
+      for name, code in pairs(abi.act) do if code == done then act = name end end
+    end
     local key, n = w.class .. "\0" .. format .. "\0" .. act, 1
     for _, d in ipairs(w.shape) do n = n * d end
     local row = rows[key]
