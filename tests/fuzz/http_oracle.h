@@ -36,6 +36,14 @@ static inline bool oracle_path(oracle_request *r, const uint8_t *p, size_t n)
     return true;
 }
 
+/* Does a line end here? 2: and with it the head, for the library: it takes a line that begins with a colon for the empty
+ * one, and where it or the line before ends in LF alone the bytes are as many (core/README.md). */
+static inline int oracle_line_end(const uint8_t *p, size_t n)
+{
+    if (n >= 4 && p[0] == '\n' && p[1] == ':' && p[3] == '\n') return 2;
+    return n >= 2 && p[0] == '\r' && p[1] == '\n';
+}
+
 /* The head at the beginning of p[n]: its bytes, 0 where there is none that is whole and right. *length: of the body, or
  * -1. */
 static inline size_t oracle_head(oracle_request *r, const uint8_t *p, size_t n, int64_t *length)
@@ -50,12 +58,15 @@ static inline size_t oracle_head(oracle_request *r, const uint8_t *p, size_t n, 
     from = ++at;
     while (at < n && p[at] > 0x20 && p[at] < 0x7f) at++;
     if (at + 11 > n || !oracle_path(r, p + from, at - from)) return 0;
-    if (memcmp(p + at, " HTTP/1.1\r\n", 11) != 0 && memcmp(p + at, " HTTP/1.0\r\n", 11) != 0) return 0;
+    if (memcmp(p + at, " HTTP/1.1", 9) != 0 && memcmp(p + at, " HTTP/1.0", 9) != 0) return 0;
+    int end = oracle_line_end(p + at + 9, n - at - 9);
+    if (!end && n >= at + 11 && !memcmp(p + at + 9, "\0\n", 2)) end = 1; /* it reads a text up to NUL */
+    if (!end) return 0;
     r->is_old = p[at + 8] == '0';
     at += 11;
     for (;;) {
         if (at + 2 > n) return 0;
-        if ((p[at] == '\r' || p[at] == ':') && p[at + 1] == '\n') break; /* a colon: see core/README.md */
+        if (end == 2 || ((p[at] == '\r' || p[at] == ':') && p[at + 1] == '\n')) break;
         const uint8_t *name = p + at;
         while (at < n && oracle_token(p[at])) at++;
         const size_t n_name = (size_t)(p + at - name);
@@ -64,7 +75,7 @@ static inline size_t oracle_head(oracle_request *r, const uint8_t *p, size_t n, 
         const uint8_t *value = p + at;
         while (at < n && (p[at] >= 0x20 || p[at] == '\t') && p[at] != 0x7f) at++;
         size_t n_value = (size_t)(p + at - value);
-        if (at + 2 > n || p[at] != '\r' || p[at + 1] != '\n') return 0;
+        if (!(end = oracle_line_end(p + at, n - at))) return 0;
         at += 2;
         while (n_value && (value[n_value - 1] == ' ' || value[n_value - 1] == '\t')) n_value--;
         if (n_name == 4 && !strncasecmp((const char *)name, "host", 4)) n_host++;
