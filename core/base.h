@@ -1,7 +1,7 @@
 #ifndef PL_BASE_H
 #define PL_BASE_H
 /* What every file of the core uses: errors, assertions, checked arithmetic, bit patterns of small floats, time. */
-#include "pl.h"
+#include "pl_serve.h"
 #include <string.h>
 
 #define PL_MUST __attribute__((warn_unused_result))

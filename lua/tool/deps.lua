@@ -1,5 +1,5 @@
 -- deps.lua: checks who may include or require whom (core/README.md, "Layers"). Reads the files that git tracks.
-local order = { "pl", "pl_ops", "base", "mem", "metrics", "prof", "quant", "dtype", "tensor", "sig", "dev", "plugin",
+local order = { "pl", "pl_serve", "pl_ops", "base", "mem", "metrics", "prof", "quant", "dtype", "tensor", "sig", "dev", "plugin",
   "json",
   "toc", "meta", "config",
   "gguf", "safetensors", "scheme", "parts", "tok", "ckpt",
