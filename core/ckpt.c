@@ -2,9 +2,11 @@
  * see bytes in memory only; paths, mappings and life times are here. */
 #include "ckpt.h"
 #include "config.h"
+#include "dev.h"
 #include "dtype.h"
 #include "gguf.h"
 #include "mem.h"
+#include "packed.h"
 #include "parts.h"
 #include "safetensors.h"
 #include "tensor.h"
@@ -39,7 +41,8 @@ struct pl_ckpt {
     pl_toc toc;   /* what is asked for by name */
     pl_toc parts; /* the files' own, where toc has weights put together of several tensors; else empty */
     pl_meta meta;
-    held_text *text; /* [n_texts] read so far */
+    pl_packed packed; /* of a packed file; else empty, with no options */
+    held_text *text;  /* [n_texts] read so far */
     int32_t n_texts, cap_texts;
 };
 
@@ -51,6 +54,7 @@ static void release(pl_ckpt *c)
         free(c->text[i].name);
         free(c->text[i].data);
     }
+    pl_packed_clear(&c->packed);
     pl_toc_clear(&c->toc);
     pl_toc_clear(&c->parts);
     pl_meta_clear(&c->meta);
@@ -152,6 +156,14 @@ static int add_config(pl_ckpt *c, const char *name, const char *prefix, pl_err *
     return in_file(pl_config_parse(&c->meta, prefix, s, n, err), name, err);
 }
 
+static int add_configs(pl_ckpt *c, pl_err *err)
+{
+    PL_TRY(add_config(c, "config.json", "", err));
+    PL_TRY(add_config(c, "generation_config.json", "generation_config", err));
+    PL_TRY(add_config(c, "hf_quant_config.json", "hf_quant_config", err));
+    return pl_meta_seal(&c->meta, "config", err);
+}
+
 static int add_safetensors(pl_ckpt *c, const char *path, pl_err *err)
 {
     PL_TRY(map_file(c, path, err));
@@ -194,10 +206,7 @@ static int add_weights(pl_ckpt *c, const char *single, pl_err *err)
 static int open_hf(pl_ckpt *c, const char *single, pl_err *err)
 {
     c->kind = PL_CKPT_HF;
-    PL_TRY(add_config(c, "config.json", "", err));
-    PL_TRY(add_config(c, "generation_config.json", "generation_config", err));
-    PL_TRY(add_config(c, "hf_quant_config.json", "hf_quant_config", err));
-    PL_TRY(pl_meta_seal(&c->meta, "config", err));
+    PL_TRY(add_configs(c, err));
     PL_TRY(add_weights(c, single, err));
     if (!c->toc.n) return PL_OK;
     pl_scheme scheme;
@@ -224,6 +233,28 @@ static int open_gguf(pl_ckpt *c, const char *path, pl_err *err)
     return PL_OK;
 }
 
+static int64_t packed_bytes(int32_t dtype, int64_t n, int64_t k)
+{
+    return pl_dev_packed_bytes(PL_DEV_CPU, dtype, n, k);
+}
+
+/* Options become metadata under "perilune."; the texts are found as if they were files beside it. */
+static int open_packed(pl_ckpt *c, const char *path, pl_err *err)
+{
+    pl_packed *p = &c->packed;
+    int64_t n;
+    PL_TRY(in_file(pl_packed_parse(p, &c->toc, c->file[0].data, c->file[0].bytes, packed_bytes, err), path, err));
+    c->kind = (int32_t)p->header.kind;
+    PL_TRY(
+        in_file(pl_config_parse(&c->meta, "perilune", (const char *)p->options, p->header.n_options, err), path, err));
+    if (c->kind == PL_CKPT_GGUF) {
+        const uint8_t *head = (const uint8_t *)pl_ckpt_held_text(c, "gguf", &n);
+        if (!head) return pl_fail(err, PL_EFORMAT, "packed: the head of the GGUF file is missing");
+        return in_file(pl_gguf_parse(&c->meta, NULL, head, n, err), path, err);
+    }
+    return add_configs(c, err);
+}
+
 static int open_any(pl_ckpt *c, const char *path, pl_err *err)
 {
     struct stat st;
@@ -238,8 +269,9 @@ static int open_any(pl_ckpt *c, const char *path, pl_err *err)
         return c->dir ? open_hf(c, path, err) : pl_fail(err, PL_ENOMEM, "ckpt: no memory");
     }
     PL_TRY(map_file(c, path, err));
+    if (c->file[0].bytes >= 8 && !memcmp(c->file[0].data, PL_PACKED_MAGIC, 8)) return open_packed(c, path, err);
     if (c->file[0].bytes < 4 || memcmp(c->file[0].data, "GGUF", 4) != 0)
-        return pl_fail(err, PL_EFORMAT, "%.120s: neither a GGUF file nor named .safetensors", path);
+        return pl_fail(err, PL_EFORMAT, "%.120s: neither a GGUF file, nor packed, nor named .safetensors", path);
     return open_gguf(c, path, err);
 }
 
@@ -262,6 +294,7 @@ int32_t pl_ckpt_kind(const pl_ckpt *c) { return c->kind; }
 int32_t pl_ckpt_count(const pl_ckpt *c) { return c->toc.n; }
 int32_t pl_ckpt_find(const pl_ckpt *c, const char *name) { return pl_toc_find(&c->toc, name); }
 const char *pl_ckpt_dir(const pl_ckpt *c) { return c->dir; }
+bool pl_ckpt_is_packed(const pl_ckpt *c) { return c->packed.options != NULL; }
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c) { return &c->meta; }
 int32_t pl_ckpt_meta_count(const pl_ckpt *c) { return c->meta.n; }
 int32_t pl_ckpt_meta_find(const pl_ckpt *c, const char *key) { return pl_meta_find(&c->meta, key); }
@@ -286,6 +319,7 @@ int pl_ckpt_info_at(const pl_ckpt *c, int32_t i, pl_ckpt_info *out, pl_err *err)
     PL_TRY(entry_at(c, i, &e, err));
     *out = (pl_ckpt_info){.name = e->name, .format = e->format, .dtype = e->dtype, .ndim = e->ndim, .bytes = e->bytes};
     memcpy(out->dim, e->dim, sizeof out->dim);
+    if (pl_ckpt_is_packed(c)) out->how = c->packed.tensor[i].how;
     return PL_OK;
 }
 
@@ -304,7 +338,7 @@ static int copy_aligned(pl_tensor *out, const pl_toc_entry *e, const uint8_t *da
     if (!p)
         return pl_fail(err, PL_ENOMEM, "ckpt: tensor '%.64s': no memory for %lld bytes", e->name, (long long)e->bytes);
     memcpy(p, data, (size_t)e->bytes);
-    const int rc = pl_tensor_borrow(out, e->dtype, e->ndim, e->dim, p, e->bytes, release_copy, p, err);
+    const int rc = pl_tensor_borrow(out, e->dtype, PL_ROWS, e->ndim, e->dim, p, e->bytes, release_copy, p, err);
     if (rc < 0) pl_mem_unmap(p, e->bytes);
     return rc;
 }
@@ -321,7 +355,7 @@ static int build_joined(pl_ckpt *c, pl_tensor *out, const pl_toc_entry *e, pl_er
     if (!p)
         return pl_fail(err, PL_ENOMEM, "ckpt: tensor '%.64s': no memory for %lld bytes", e->name, (long long)e->bytes);
     int rc = pl_parts_build(e, part, p, err);
-    if (rc == PL_OK) rc = pl_tensor_borrow(out, e->dtype, e->ndim, e->dim, p, e->bytes, release_copy, p, err);
+    if (rc == PL_OK) rc = pl_tensor_borrow(out, e->dtype, PL_ROWS, e->ndim, e->dim, p, e->bytes, release_copy, p, err);
     if (rc < 0) pl_mem_unmap(p, e->bytes);
     return rc;
 }
@@ -337,8 +371,11 @@ int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err)
     uint8_t *data = c->file[e->file].data + e->offset;
     const pl_dtype_info *d = pl_dtype(e->dtype);
     if (e->bytes && d->block == 1 && (uintptr_t)data % (uintptr_t)d->bytes) return copy_aligned(out, e, data, err);
-    PL_TRY(pl_tensor_borrow(out, e->dtype, e->ndim, e->dim, data, e->bytes, release_view, c, err));
-    out->storage->file = true;
+    const bool is_packed =
+        pl_ckpt_is_packed(c); /* then each tensor is aligned, and its pages stay: no other copy of it is made */
+    const int32_t layout = is_packed ? c->packed.form[c->packed.tensor[i].form].layout : PL_ROWS;
+    PL_TRY(pl_tensor_borrow(out, e->dtype, layout, e->ndim, e->dim, data, e->bytes, release_view, c, err));
+    out->storage->file = !is_packed;
     __atomic_add_fetch(&c->refs, 1, __ATOMIC_RELAXED);
     return PL_OK;
 }
@@ -346,6 +383,7 @@ int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err)
 void pl_ckpt_drop(pl_ckpt *c, int32_t i)
 {
     const pl_toc_entry *e;
+    if (pl_ckpt_is_packed(c)) return; /* it is what is computed with */
     for (int32_t k = 0; i == -1 && k < c->n_files; k++)
         pl_mem_drop(c->file[k].data, c->file[k].data + c->file[k].bytes);
     if (i == -1 || entry_at(c, i, &e, NULL) < 0) return;
@@ -435,6 +473,64 @@ int pl_ckpt_meta_string(const pl_ckpt *c, int32_t i, int64_t element, const char
     return pl_meta_string(e, element, text, bytes, err);
 }
 
+const char *pl_ckpt_held_text(const pl_ckpt *c, const char *name, int64_t *bytes)
+{
+    for (uint32_t i = 0; i < c->packed.header.n_texts; i++) {
+        const pl_packed_text *t = &c->packed.text[i];
+        if (strcmp(t->name, name) != 0) continue;
+        *bytes = t->bytes;
+        return (const char *)t->data;
+    }
+    return NULL;
+}
+
+int pl_ckpt_each_text(pl_ckpt *c, pl_text_fn *f, void *arg, pl_err *err)
+{
+    static const char *const beside[] = {"config.json",        "generation_config.json", "hf_quant_config.json",
+                                         "tokenizer.json",     "tokenizer_config.json",  "tiktoken.model",
+                                         "chat_template.json", "chat_template.jinja"};
+    if (c->kind == PL_CKPT_GGUF) { /* it ends where the first tensor begins */
+        int64_t n = c->file[0].bytes;
+        for (int32_t i = 0; i < c->toc.n; i++) n = pl_min(n, c->toc.e[i].offset);
+        return f(arg, "gguf", c->file[0].data, n, err);
+    }
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        const char *text;
+        int64_t n;
+        const int rc = pl_ckpt_text(c, beside[i], &text, &n, err);
+        if (rc == PL_ENAME) continue;
+        PL_TRY(rc);
+        PL_TRY(f(arg, beside[i], text, n, err));
+    }
+    return PL_OK;
+}
+
+int pl_ckpt_check_layouts(const pl_ckpt *c, pl_dev *dev, pl_err *err)
+{
+    for (uint32_t i = 0; i < c->packed.header.n_forms; i++) {
+        const pl_packed_form *f = &c->packed.form[i];
+        uint64_t id[2];
+        if (f->layout != PL_PACKED) continue;
+        PL_TRY(pl_layout_id(dev, f->dtype, id, err));
+        if (memcmp(id, f->id, sizeof id) != 0)
+            return pl_fail(err, PL_ESTALE, "packed: %s is in a layout that this perilune does not use on path %s",
+                           pl_dtype_name(f->dtype), pl_path_name(pl_dev_path(dev)));
+    }
+    return PL_OK;
+}
+
+int pl_ckpt_verify(const pl_ckpt *c, int32_t i, pl_err *err)
+{
+    const pl_toc_entry *e;
+    PL_TRY(entry_at(c, i, &e, err));
+    if (!pl_ckpt_is_packed(c)) return pl_fail(err, PL_EARG, "ckpt: only packed files have digests");
+    const XXH128_hash_t h = XXH3_128bits(c->file[e->file].data + e->offset, (size_t)e->bytes);
+    const uint64_t digest[2] = {h.low64, h.high64};
+    if (memcmp(digest, c->packed.tensor[i].digest, sizeof digest) != 0)
+        return pl_fail(err, PL_EFORMAT, "tensor '%.64s' is damaged: its digest does not match", e->name);
+    return PL_OK;
+}
+
 int pl_ckpt_text(pl_ckpt *c, const char *name, const char **text, int64_t *bytes, pl_err *err)
 {
     char path[PL_MAX_PATH];
@@ -443,8 +539,9 @@ int pl_ckpt_text(pl_ckpt *c, const char *name, const char **text, int64_t *bytes
         return pl_fail(err, PL_EARG, "%.120s: not a plain file name", name);
     for (int32_t i = 0; i < c->n_texts; i++)
         if (!strcmp(c->text[i].name, name)) t = c->text[i];
+    if (!t.data) t.data = (char *)pl_ckpt_held_text(c, name, &t.bytes); /* which is in the mapping, and stays there */
     if (!t.data) {
-        if (!c->dir) return pl_fail(err, PL_ENAME, "%.120s: a GGUF file has no files beside it", name);
+        if (!c->dir) return pl_fail(err, PL_ENAME, "%.120s: no such text in the file", name);
         void *p = c->text;
         const int rc = pl_mem_grow(&p, &c->cap_texts, c->n_texts + 1, sizeof t, err);
         c->text = p;

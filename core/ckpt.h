@@ -10,7 +10,14 @@
 #include "toc.h"
 
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c);
-const char *pl_ckpt_dir(const pl_ckpt *c); /* NULL: a GGUF file */
+const char *pl_ckpt_dir(const pl_ckpt *c); /* NULL: a GGUF file, or a packed one */
+/* A text of a packed file; NULL: there is none of this name. */
+const char *pl_ckpt_held_text(const pl_ckpt *c, const char *name, int64_t *bytes);
+
+/* Calls f with each text that a packed file of this checkpoint needs: files beside the weights, or a GGUF file's own head
+ * as "gguf". */
+typedef int pl_text_fn(void *arg, const char *name, const void *text, int64_t bytes, pl_err *err);
+PL_MUST int pl_ckpt_each_text(pl_ckpt *c, pl_text_fn *f, void *arg, pl_err *err);
 
 /* The tokenizer that a GGUF file's metadata describes. */
 PL_MUST int pl_tok_open_meta(pl_tok **out, const pl_meta *m, pl_err *err);

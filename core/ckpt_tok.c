@@ -126,8 +126,21 @@ int pl_tok_open_meta(pl_tok **out, const pl_meta *m, pl_err *err)
     return rc;
 }
 
+/* Of a packed directory: its texts. */
+static int open_texts(pl_tok **out, const pl_ckpt *c, pl_err *err)
+{
+    int64_t n = 0, n_config = 0;
+    const char *config = pl_ckpt_held_text(c, "tokenizer_config.json", &n_config);
+    const char *text = pl_ckpt_held_text(c, "tokenizer.json", &n);
+    if (text) return pl_tok_open_json(out, text, n, config, n_config, err);
+    text = pl_ckpt_held_text(c, "tiktoken.model", &n);
+    if (!text) return pl_fail(err, PL_ENAME, "the file has neither tokenizer.json nor tiktoken.model");
+    return pl_tok_open_tiktoken(out, text, n, config, n_config, err);
+}
+
 int pl_tok_open_ckpt(pl_tok **out, const pl_ckpt *c, pl_err *err)
 {
     const char *dir = pl_ckpt_dir(c);
-    return dir ? pl_tok_open_hf(out, dir, err) : pl_tok_open_meta(out, pl_ckpt_meta(c), err);
+    if (dir) return pl_tok_open_hf(out, dir, err);
+    return pl_ckpt_kind(c) == PL_CKPT_GGUF ? pl_tok_open_meta(out, pl_ckpt_meta(c), err) : open_texts(out, c, err);
 }

@@ -211,6 +211,7 @@ int pl_gguf_parse(pl_meta *meta, pl_toc *toc, const uint8_t *data, int64_t size,
                        (long long)size);
     for (int64_t i = 0; i < n_keys; i++) PL_TRY(take_key(&r, meta));
     PL_TRY(pl_meta_seal(meta, "gguf", err));
+    if (!toc) return PL_OK;
     PL_TRY(find_alignment(meta, &align, err));
     for (int64_t i = 0; i < n_tensors; i++) PL_TRY(take_tensor(&r, toc));
     return place_tensors(&r, toc, align);

@@ -5,6 +5,7 @@
 #include "toc.h"
 
 /* Reads the head of the file that lies in data[size] and checks it against that size. The metadata points into
- * data, which must outlive it. Both lists must be empty; on failure the caller clears them as on success. */
+ * data, which must outlive it. The lists are the caller's to clear, on failure too.
+ * toc NULL: the metadata alone, of which data may be all there is. */
 PL_MUST int pl_gguf_parse(pl_meta *meta, pl_toc *toc, const uint8_t *data, int64_t size, pl_err *err);
 #endif

@@ -1,6 +1,6 @@
 /* host.c: Ctrl-C as a flag that Lua polls, and line editing by libedit. One per process, hence the statics. */
 #include "host.h"
-#include "base.h"
+#include "newfile.h"
 #include <editline/readline.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -94,56 +94,11 @@ int pl_host_wait(int32_t fd, double timeout_s)
     return n > 0 && p[0].revents ? 1 : 0; /* another signal: as if the time were over, the caller looks anew */
 }
 
-static int write_all(int fd, const char *path, const char *data, int64_t n, pl_err *err)
-{
-    int rc = PL_OK;
-    for (int64_t at = 0; at < n && rc == PL_OK;) {
-        const ssize_t put = write(fd, data + at, (size_t)(n - at));
-        if (put >= 0)
-            at += put;
-        else if (errno != EINTR)
-            rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
-    }
-    if (close(fd) < 0 && rc == PL_OK) rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
-    return rc;
-}
-
 int pl_host_write(const char *path, const void *data, int64_t n, pl_err *err)
 {
-    char *there = realpath(path, NULL), *beside = NULL; /* a link stays one: what it names is replaced */
-    const char *target = there ? there : path;
-    struct stat st = {.st_mode = S_IFREG | 0666};
-    const bool is_old = stat(target, &st) == 0;
-    int fd, rc = PL_OK;
-    if (!S_ISREG(st.st_mode)) {
-        fd = open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY);
-        rc = fd < 0 ? pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno)) : write_all(fd, path, data, n, err);
-        goto done;
-    }
-    if (is_old && access(target, W_OK) < 0) {
-        rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
-        goto done;
-    }
-    if (asprintf(&beside, "%s.XXXXXX", target) < 0) {
-        beside = NULL;
-        rc = pl_fail(err, PL_ENOMEM, "%.160s: no memory", path);
-        goto done;
-    }
-    fd = mkstemp(beside);
-    if (fd < 0) {
-        rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
-        goto done;
-    }
-    const mode_t mask = umask(0);
-    umask(mask);
-    fchmod(fd, is_old ? st.st_mode & 07777 : 0666 & ~mask);
-    rc = write_all(fd, path, data, n, err);
-    if (rc == PL_OK && rename(beside, target) < 0) rc = pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
-    if (rc < 0) unlink(beside);
-done:
-    free(beside);
-    free(there);
-    return rc;
+    pl_newfile f;
+    PL_TRY(pl_newfile_open(&f, path, true, err));
+    return pl_newfile_close(&f, pl_newfile_write(&f, data, n, err), err);
 }
 
 int pl_host_log(int32_t *fd, const char *path, pl_err *err)

@@ -22,6 +22,7 @@ enum {
     PL_EFORMAT = -7,   /* a file is not what it says it is */
     PL_ENAME = -8,     /* no such tensor, key or option */
     PL_ELIMIT = -9,    /* a limit of time, memory or size was hit */
+    PL_ESTALE = -10,   /* a packed file that does not fit this build, device or model any more */
     PL_ETAG = -20,     /* a page belongs to someone else */
     PL_EPAGES = -21,   /* no free pages */
     PL_EFULL = -22,    /* no room for another request */
@@ -84,6 +85,7 @@ typedef struct pl_kv pl_kv;
 typedef struct pl_coll pl_coll;
 typedef struct pl_engine pl_engine;
 typedef struct pl_ckpt pl_ckpt;
+typedef struct pl_packer pl_packer;
 
 /* A strided view of counted storage; dims run slowest first, strides are in elements (of a packed or
  * block format: in elements too, multiples of the block). A zeroed struct is an empty tensor. */
@@ -169,6 +171,7 @@ typedef struct pl_ckpt_info {
     int32_t ndim;              /* more than PL_MAX_DIMS: likewise */
     int64_t dim[PL_MAX_DIMS];  /* slowest first: [N,K] for a weight of y[T,N] = x[T,K] w[N,K] */
     int64_t bytes;
+    const char *how; /* of a packed file: what loading did to it; else NULL */
 } pl_ckpt_info;
 int32_t pl_ckpt_count(const pl_ckpt *c);                  /* tensors */
 int32_t pl_ckpt_find(const pl_ckpt *c, const char *name); /* index, or PL_ENAME */
@@ -199,6 +202,21 @@ int pl_ckpt_meta_string(const pl_ckpt *c, int32_t i, int64_t element, const char
 /* A file beside the weights ("tokenizer.json"), at most 64 MB, held until close; not NUL-terminated text of `bytes`.
  * PL_ENAME: no such file, or a GGUF checkpoint. */
 int pl_ckpt_text(pl_ckpt *c, const char *name, const char **text, int64_t *bytes, pl_err *err);
+
+/* Packed files: a checkpoint's weights as a device wants them, with the texts that say what it is; mapped and used as they
+ * lie. The kind of one is that of what it was made of. Its options are metadata under "perilune.". */
+bool pl_ckpt_is_packed(const pl_ckpt *c);
+int pl_ckpt_check_layouts(const pl_ckpt *c, pl_dev *dev, pl_err *err); /* PL_ESTALE: other layouts than the device's */
+int pl_ckpt_verify(const pl_ckpt *c, int32_t i, pl_err *err);          /* PL_EFORMAT: not the bytes that were written */
+/* Writes one, in a single pass; it is there when it is ended, and nothing of it if it is freed before. options: a JSON
+ * object. how: printable, at most 95 bytes. */
+int pl_packer_new(pl_packer **out, const char *path, pl_ckpt *source, const char *options, int64_t n_options,
+                  pl_err *err);
+int pl_packer_add(pl_packer *p, pl_dev *dev, const char *name, const pl_tensor *t, const char *how, pl_err *err);
+int pl_packer_end(pl_packer *p, pl_err *err);
+void pl_packer_free(pl_packer *p);
+/* Of names, sizes and times of the files of a model: another one if one of them was replaced. PL_ENAME: it is not there. */
+int pl_pack_stamp(const char *path, uint64_t stamp[2], pl_err *err);
 
 /* kv: a paged cache of attention rows; sequences own pages through block tables. Keys and values of a token
  * are heads x dim each. A step announces its spans, ops append and attend, then the step is committed. */

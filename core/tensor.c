@@ -101,14 +101,14 @@ int pl_tensor_new(pl_tensor *out, pl_dev *dev, int32_t dtype, int32_t ndim, cons
     return pl_tensor_alloc(out, dev, dtype, PL_ROWS, ndim, dim, bytes, err);
 }
 
-int pl_tensor_borrow(pl_tensor *out, int32_t dtype, int32_t ndim, const int64_t *dim, void *data, int64_t bytes,
-                     void (*release)(void *owner, pl_storage *st), void *owner, pl_err *err)
+int pl_tensor_borrow(pl_tensor *out, int32_t dtype, int32_t layout, int32_t ndim, const int64_t *dim, void *data,
+                     int64_t bytes, void (*release)(void *owner, pl_storage *st), void *owner, pl_err *err)
 {
     int64_t dense;
     PL_TRY(dense_bytes(&dense, dtype, ndim, dim, err));
-    if (bytes < dense)
+    if (layout == PL_ROWS && bytes < dense)
         return pl_fail(err, PL_ESHAPE, "tensor: %lld bytes, want %lld", (long long)bytes, (long long)dense);
-    return make(out, dtype, PL_ROWS, ndim, dim, data, (pl_storage){.bytes = bytes, .release = release, .owner = owner},
+    return make(out, dtype, layout, ndim, dim, data, (pl_storage){.bytes = bytes, .release = release, .owner = owner},
                 err);
 }
 

@@ -15,9 +15,10 @@ struct pl_storage {
     bool file; /* a mapping of a file that nobody writes: pages may leave memory, and come back when read */
 };
 
-/* A view of memory that `owner` holds; release(owner) is called when the last view of it is gone. */
-int pl_tensor_borrow(pl_tensor *out, int32_t dtype, int32_t ndim, const int64_t *dim, void *data, int64_t bytes,
-                     void (*release)(void *owner, struct pl_storage *st), void *owner, pl_err *err);
+/* A view of memory that `owner` holds; release(owner) is called when the last view of it is gone. PL_PACKED: the caller
+ * knows that it has the bytes. */
+int pl_tensor_borrow(pl_tensor *out, int32_t dtype, int32_t layout, int32_t ndim, const int64_t *dim, void *data,
+                     int64_t bytes, void (*release)(void *owner, struct pl_storage *st), void *owner, pl_err *err);
 /* Storage of `bytes` on dev behind a tensor of the given shape, dense strides (packed layouts say their size). */
 int pl_tensor_alloc(pl_tensor *out, pl_dev *dev, int32_t dtype, int32_t layout, int32_t ndim, const int64_t *dim,
                     int64_t bytes, pl_err *err);

@@ -29,7 +29,7 @@ M.err = ffi.new "pl_err"
 -- Codes from PL_ETAG down are conditions: nobody's fault, often expected.
 local FIRST_CONDITION = C.PL_ETAG
 local codes = {}
-for _, name in ipairs { "EARG", "ESHAPE", "EDTYPE", "ENOMEM", "EDEV", "EIO", "EFORMAT", "ENAME", "ELIMIT",
+for _, name in ipairs { "EARG", "ESHAPE", "EDTYPE", "ENOMEM", "EDEV", "EIO", "EFORMAT", "ENAME", "ELIMIT", "ESTALE",
   "ETAG", "EPAGES", "EFULL", "ECANCEL", "ECLOSED", "ESTARVED", "EBUSY" } do
   codes[C["PL_" .. name]] = name
 end

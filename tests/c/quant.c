@@ -119,7 +119,7 @@ START_TEST(bad_scales)
                 pl_tensor t = {0};
                 pl_err err = {0};
                 const int64_t dim[2] = {3, 2 * pl_dtype_block(dtype)};
-                ck_assert_int_eq(pl_tensor_borrow(&t, dtype, 2, dim, b, 6 * bytes, NULL, NULL, &err), PL_OK);
+                ck_assert_int_eq(pl_tensor_borrow(&t, dtype, PL_ROWS, 2, dim, b, 6 * bytes, NULL, NULL, &err), PL_OK);
                 ck_assert_int_eq(pl_ckpt_check_values(&t, &err), PL_EFORMAT);
                 ck_assert_msg(strstr(err.msg, "row 2, block 0") != NULL, "%s", err.msg);
                 pl_tensor_release(&t);
