@@ -20,6 +20,16 @@ static void clear(pl_newfile *f)
     *f = (pl_newfile){.fd = -1};
 }
 
+static int open_beside(pl_newfile *f, pl_err *err)
+{
+    if (asprintf(&f->beside, "%s.XXXXXX", f->target) < 0) {
+        f->beside = NULL;
+        return pl_fail(err, PL_ENOMEM, "%.160s: no memory", f->path);
+    }
+    f->fd = mkstemp(f->beside);
+    return f->fd < 0 ? fail(f, err) : PL_OK;
+}
+
 int pl_newfile_open(pl_newfile *f, const char *path, bool special, pl_err *err)
 {
     struct stat st = {.st_mode = S_IFREG | 0666};
@@ -37,11 +47,8 @@ int pl_newfile_open(pl_newfile *f, const char *path, bool special, pl_err *err)
         if (f->fd < 0) rc = fail(f, err);
     } else if (is_old && access(f->target, W_OK) < 0) {
         rc = fail(f, err);
-    } else if (asprintf(&f->beside, "%s.XXXXXX", f->target) < 0) {
-        f->beside = NULL;
-        rc = pl_fail(err, PL_ENOMEM, "%.160s: no memory", path);
-    } else if ((f->fd = mkstemp(f->beside)) < 0) {
-        rc = fail(f, err);
+    } else {
+        rc = open_beside(f, err);
     }
     if (rc < 0) {
         clear(f);

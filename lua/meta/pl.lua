@@ -141,6 +141,10 @@ local pl = {}
 ---@param o? { recipe: string, weights: string, act: "f32"|"bf16"|"int8"|"int15", kv: "f32"|"bf16", batch: integer, tokens: integer, context: integer, threads: integer, path: string }
 ---@return pl.model
 function pl.load(path, o) end
+---@param path string
+---@param o? { out: string, recipe: string, weights: string, act: string, path: string, threads: integer, progress: function }
+---@return string, integer # path and bytes of the packed file
+function pl.pack(path, o) end
 ---@param values table
 ---@param dtype? string
 ---@return pl.tensor

@@ -1,6 +1,6 @@
 -- A model's chat template, wherever the model keeps it: chat_template.jinja, chat_template.json or
--- tokenizer_config.json of a Hugging Face directory, the metadata of a GGUF file, or a file of its own; and the special
--- tokens it may name.
+-- tokenizer_config.json of a Hugging Face directory, the metadata of a GGUF file, a packed file, or a file of its own;
+-- and the special tokens it may name.
 local err, arg, file = require "pl.err", require "pl.arg", require "pl.file"
 local template = require "pl.template"
 local M = {}
@@ -33,8 +33,8 @@ local function tokens_of(config)
   return out
 end
 
-local function read_json(path)
-  local s = file.read(path, file.text)
+local function read_json(path, text)
+  local s = text or file.read(path, file.text)
   if not s then return nil end
   local ok, v = pcall(template.json, s)
   if not ok or type(v) ~= "table" or v.kind ~= "dict" then
@@ -43,18 +43,29 @@ local function read_json(path)
   return v
 end
 
-local function of_directory(dir)
+-- text(name): a file of the directory; where: what its name is shown with.
+local function of_texts(text, where)
   local found, tokens = {}, {}
-  local config = read_json(dir .. "/tokenizer_config.json")
+  local function object(name)
+    local s = text(name)
+    return s and read_json(where .. "/" .. name, s)
+  end
+  local config = object "tokenizer_config.json"
   if config then
     tokens = tokens_of(config)
-    named(config.at.chat_template, found, dir .. "/tokenizer_config.json")
+    named(config.at.chat_template, found, where .. "/tokenizer_config.json")
   end
-  local own = read_json(dir .. "/chat_template.json")
-  if own then named(own.at.chat_template, found, dir .. "/chat_template.json") end
-  local text = file.read(dir .. "/chat_template.jinja", template.LARGEST)
-  if text then found[1] = dir .. "/chat_template.jinja" named(text, found, found[1]) end
+  local own = object "chat_template.json"
+  if own then named(own.at.chat_template, found, where .. "/chat_template.json") end
+  local plain = text "chat_template.jinja"
+  if plain then found[1] = where .. "/chat_template.jinja" named(plain, found, found[1]) end
   return found, tokens
+end
+
+local function of_directory(dir)
+  return of_texts(function(name)
+    return (file.read(dir .. "/" .. name, name == "chat_template.jinja" and template.LARGEST or file.text))
+  end, dir)
 end
 
 local function of_gguf(path, checkpoint)
@@ -95,8 +106,12 @@ end
 function M.open(path, o)
   o = o or {}
   local found, tokens = {}, {}
-  if path:find "%.gguf$" or o.checkpoint and o.checkpoint.format == "gguf" then
-    found, tokens = of_gguf(path, o.checkpoint)
+  local opened = not o.checkpoint and path:find "%.perilune$" and require("pl.checkpoint").open(path)
+  local c = o.checkpoint or opened
+  if c and c.packed and c.format == "hf" then
+    found, tokens = of_texts(c.text, path)
+  elseif path:find "%.gguf$" or c and c.format == "gguf" then
+    found, tokens = of_gguf(path, c)
   elseif is_directory(path) then
     found, tokens = of_directory(path)
   elseif path:find "%.json$" then
@@ -109,6 +124,7 @@ function M.open(path, o)
     if not text then error(err.new(why), 0) end
     found.default, found[1] = text, path
   end
+  if opened then opened:close() end
   local where = found[1]
   found[1] = nil
   local name = o.name or "default"
@@ -120,11 +136,11 @@ function M.open(path, o)
     error(err.new(("%s has no chat template '%s'"):format(path, name), { err.known(names) }), 0)
   end
   local label = where .. (o.name and " '" .. name .. "'" or "")
-  local c = setmetatable({ template = template.compile(text, { name = label, caps = o.caps }), tokens = tokens,
+  local chat = setmetatable({ template = template.compile(text, { name = label, caps = o.caps }), tokens = tokens,
     name = label }, Chat)
-  local any, why = c:probe()
+  local any, why = chat:probe()
   if not any and not o.any then error(why, 0) end
-  return c
+  return chat
 end
 
 -- What a template is tried on, once, when it is read.

@@ -101,10 +101,14 @@ local function open_c(path)
   local abi, tensor = require "pl.abi", require "pl.tensor"
   local C, e = abi.C, abi.err
   local out = abi.new "pl_ckpt *[1]"
-  abi.check(C.pl_ckpt_open(out, path, e))
+  local rc = C.pl_ckpt_open(out, path, e)
+  if rc == C.PL_ESTALE then require("pl.pack").stale(path, abi.string(e.msg)) end
+  abi.check(rc)
   local c = setmetatable({ path = path, ptr = abi.gc(out[0], C.pl_ckpt_close) }, mt)
   local ptr = c.ptr
-  rawset(c, "format", C.pl_ckpt_kind(ptr) == C.PL_CKPT_GGUF and "gguf" or "hf")
+  rawset(c, "format", C.pl_ckpt_kind(ptr) == C.PL_CKPT_GGUF and "gguf" or "hf") -- of a packed file: its source's
+  rawset(c, "packed", C.pl_ckpt_is_packed(ptr))
+  rawset(c, "bytes", tonumber(C.pl_ckpt_bytes(ptr)))
 
   local info, meta = abi.new "pl_ckpt_info", abi.new "pl_meta_info"
   local int, float, text, bytes = abi.new "int64_t[1]", abi.new "double[1]", abi.new "const char *[1]",
@@ -154,7 +158,7 @@ local function open_c(path)
     local shape = {}
     for k = 1, math.min(info.ndim, C.PL_MAX_DIMS) do shape[k] = tonumber(info.dim[k - 1]) end
     return { index = i, shape = shape, dtype = abi.dtype_name[info.dtype], format = abi.string(info.format),
-      bytes = tonumber(info.bytes) }
+      bytes = tonumber(info.bytes), how = abi.text(info.how) }
   end)
   rawset(c, "all", function()
     local all = {}
@@ -171,9 +175,9 @@ local function open_c(path)
   end)
   rawset(c, "drop", function(index) C.pl_ckpt_drop(ptr, index) end)
   rawset(c, "text", function(name)
-    local rc = C.pl_ckpt_text(ptr, name, text, bytes, e)
-    if rc == C.PL_ENAME then return nil end
-    abi.check(rc)
+    local found = C.pl_ckpt_text(ptr, name, text, bytes, e)
+    if found == C.PL_ENAME then return nil end
+    abi.check(found)
     return abi.text(text[0], bytes[0])
   end)
   rawset(c, "count", C.pl_ckpt_count(ptr))
@@ -214,8 +218,9 @@ function M.open(path)
   if #missing > 0 then
     c:close()
     err.raise(("%s is no model: it has no %s"):format(path, table.concat(missing, " and no ")),
-      { "want a GGUF file, or a directory with config.json and *.safetensors" })
+      { "want a GGUF file, a packed one, or a directory with config.json and *.safetensors" })
   end
+  if c.packed then require("pl.pack").check_source(c) end
   return name_it(c)
 end
 
@@ -254,7 +259,7 @@ end
 --- A checkpoint held in memory, without values: { format, arch, config = { key = value }, tensors = { name = {
 --- dtype, shape } } }.
 function M.in_memory(t)
-  local c = setmetatable({ path = "in memory", format = t.format, arch = t.arch or "?" }, mt)
+  local c = setmetatable({ path = "in memory", format = t.format, arch = t.arch or "?", packed = false }, mt)
   rawset(c, "value", function(key) return (t.config or {})[key] end)
   rawset(c, "info", function(name) return t.tensors[name] end)
   rawset(c, "all", function()

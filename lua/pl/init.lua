@@ -41,7 +41,8 @@ end
 
 -- Everything below needs the C side.
 local later = {
-  load = { "pl.model", "load" }, tensor = { "pl.tensor", "new" }, zeros = { "pl.tensor", "zeros" },
+  load = { "pl.model", "load" }, pack = { "pl.pack", "write" },
+  tensor = { "pl.tensor", "new" }, zeros = { "pl.tensor", "zeros" },
     scope = { "pl.tensor", "scope" },
   kv = { "pl.eager", "kv" }, device = { "pl.dev", "set" }, version = { "pl.abi", "version" },
 }

@@ -57,7 +57,8 @@ end
 
 -- Bytes up to which a weight that takes part in no product is copied: left in the file, each norm of a few kB keeps the
 -- 2 MB around it in memory, where the kernel holds files in large pages.
-local SMALL, plain = 2 ^ 16, { f32 = true, f16 = true, bf16 = true }
+M.SMALL = 2 ^ 16
+local plain = { f32 = true, f16 = true, bf16 = true }
 
 -- Rows of each head from pairwise order (0, 1, 2, ...: even and odd members of a pair side by side) to
 -- half-split.
@@ -70,22 +71,83 @@ local function half_split(abi, n, heads)
   return map
 end
 
+local function converted(abi, t, dtype) -- through float, as pl_copy does not read block formats
+  local n = t:count()
+  local y, v = require("pl.tensor").empty(t.shape, dtype), abi.array("float", n)
+  abi.check(abi.C.pl_tensor_get_f32(t, v, n, abi.err))
+  abi.check(abi.C.pl_tensor_set_f32(y, v, n, abi.err))
+  return y
+end
+
+-- What is added to a weight's values, and the heads whose rows are put half-split, if any.
+local function changes(w, checkpoint)
+  return checkpoint.format == "hf" and w.options.plus or nil,
+    checkpoint.format == "gguf" and w.product and w.options.pairs or nil
+end
+
+--- What loading does to a weight, in words that are the same for the same: a packed file keeps them.
+function M.how(w, pool, checkpoint)
+  local plus, heads = changes(w, checkpoint)
+  return ("%s, %s%s%s"):format(w.product and "packed" or "rows", pool:format_of(w),
+    plus and (", plus %.9g"):format(plus) or "", heads and (", half-split %d"):format(heads) or "")
+end
+
+--- Take one weight from a checkpoint, as a pool wants it; done(tensor, name in the checkpoint) gets it as its own if it
+--- returns true.
+function M.one(w, pool, checkpoint, dev, infos, done)
+  local abi, tensor = require "pl.abi", require "pl.tensor"
+  local C, e, check = abi.C, abi.err, abi.check
+  if C.pl_host_interrupted(true) then err.raise("interrupted", nil, "ECANCEL") end
+  local i = infos[w.weight]
+  local t = checkpoint.take(i.index)
+  local name = checkpoint:name_of(w.weight)
+  local rc = C.pl_ckpt_check_values(t, e)
+  if rc < 0 then check(rc, { "weight " .. name, checkpoint.path }) end
+  local format = pool:format_of(w)
+  local plus, heads = changes(w, checkpoint)
+  if plus or format ~= "stored" and format ~= i.dtype then
+    local y = converted(abi, t, format == "stored" and "f32" or format)
+    if plus then
+      local v = y:values()
+      for j = 1, #v do v[j] = v[j] + plus end
+      tensor.set(y, v)
+    end
+    t:close()
+    t = y
+  end
+  if w.product then
+    local y = tensor.handle()
+    check(C.pl_dev_pack(dev.ptr, y, t, heads and half_split(abi, w.shape[1], heads) or nil, e), { "weight " .. name })
+    t:close()
+    t = y
+    checkpoint.drop(i.index)
+  end
+  if not done(t, name) then t:close() end
+end
+
+-- A packed file's weights are there as they are: what was done to them is compared with what would be.
+local function mapped(trace, pool, checkpoint, dev, infos)
+  local abi, pack = require "pl.abi", require "pl.pack"
+  local rc, out = abi.C.pl_ckpt_check_layouts(checkpoint.ptr, dev.ptr, abi.err), {}
+  if rc == abi.C.PL_ESTALE then pack.stale(checkpoint.path, abi.string(abi.err.msg)) end
+  abi.check(rc)
+  for _, w in ipairs(trace.used) do
+    local i, how = infos[w.weight], M.how(w, pool, checkpoint)
+    if i.how ~= how then
+      pack.stale(checkpoint.path, ("weight %s is '%s', but the recipe wants '%s'"):format(w.weight, i.how, how),
+        checkpoint.recipe or nil)
+    end
+    out[w] = checkpoint.take(i.index)
+  end
+  return out
+end
+
 --- Load the weights that a trace uses; returns tensors by weight symbol, and bytes as they are held now.
 --- progress(done, total) is called after each, if given.
 function M.run(model, trace, pool, checkpoint, dev, progress)
-  local abi, tensor = require "pl.abi", require "pl.tensor"
-  local C, e, check = abi.C, abi.err, abi.check
+  local abi, out = require "pl.abi", {}
   local infos = M.check(model, trace, checkpoint)
-  local out = {}
-
-  local function converted(t, dtype) -- through float, as pl_copy does not read block formats
-    local n = t:count()
-    local y, v = tensor.empty(t.shape, dtype), abi.array("float", n)
-    check(C.pl_tensor_get_f32(t, v, n, e))
-    check(C.pl_tensor_set_f32(y, v, n, e))
-    return y
-  end
-
+  if checkpoint.packed then return mapped(trace, pool, checkpoint, dev, infos) end
   -- the largest first: a weight and its source are both in memory for a moment, which costs least at the
   -- beginning
   local order = { unpack(trace.used) }
@@ -95,39 +157,17 @@ function M.run(model, trace, pool, checkpoint, dev, progress)
     return x.index < y.index
   end)
   for k, w in ipairs(order) do
-    if C.pl_host_interrupted(true) then err.raise("interrupted", nil, "ECANCEL") end
-    local i = infos[w.weight]
-    local t = checkpoint.take(i.index)
-    local name = checkpoint:name_of(w.weight)
-    local rc = C.pl_ckpt_check_values(t, e)
-    if rc < 0 then check(rc, { "weight " .. name, checkpoint.path }) end
-    local format, opts = pool:format_of(w), w.options
-    local plus = checkpoint.format == "hf" and opts.plus
-    if plus or format ~= "stored" and format ~= i.dtype then
-      local y = converted(t, format == "stored" and "f32" or format)
-      if plus then
-        local v = y:values()
-        for j = 1, #v do v[j] = v[j] + plus end
-        tensor.set(y, v)
+    M.one(w, pool, checkpoint, dev, infos, function(t)
+      local i = infos[w.weight]
+      if not w.product and i.bytes <= M.SMALL and plain[i.dtype] then
+        local y = converted(abi, t, t:type())
+        t:close()
+        t = y
+        checkpoint.drop(-1)
       end
-      t:close()
-      t = y
-    end
-    if w.product then
-      local map = checkpoint.format == "gguf" and opts.pairs and half_split(abi, w.shape[1], opts.pairs)
-        or nil
-      local y = tensor.handle()
-      check(C.pl_dev_pack(dev.ptr, y, t, map, e), { "weight " .. name })
-      t:close()
-      t = y
-      checkpoint.drop(i.index)
-    elseif i.bytes <= SMALL and plain[i.dtype] then
-      local y = converted(t, t:type())
-      t:close()
-      t = y
-      checkpoint.drop(-1)
-    end
-    out[w] = t
+      out[w] = t
+      return true
+    end)
     if progress then progress(k, #order) end
   end
   checkpoint.drop(-1)

@@ -14,9 +14,9 @@ local whole = schema.whole
 local fields = { recipe = "string", weights = "string", path = "string", progress = "function" }
 for k, want in pairs(require("pl.pool").fields) do if k ~= "weights" then fields[k] = want end end
 
---- Read a model's metadata and trace its recipe; no weights yet. path: a GGUF file, a Hugging Face directory,
---- or a recipe file with o.weights. o: recipe, path (of the CPU), progress, and what a pool may say: act, kv, batch,
---- tokens, context, cache_bytes, host_cache_bytes, disk_cache, disk_cache_bytes, queue, prefix, threads ...
+--- Read a model's metadata and trace its recipe; no weights yet. path: a GGUF file, a Hugging Face directory, a packed
+--- file, or a recipe file with o.weights. o: recipe, path (of the CPU), progress, and what a pool may say: act, kv,
+--- batch, tokens, context, cache_bytes, host_cache_bytes, disk_cache, disk_cache_bytes, queue, prefix, threads ...
 function M.open(path, o)
   o = schema.check("load", fields, o or {})
   local started = C.pl_now_s()
@@ -29,6 +29,11 @@ function M.open(path, o)
     file, o.recipe = o.weights, path
   end
   local c = checkpoint.open(file)
+  if c.packed and not o.act then -- what it was packed for, unless another is wanted
+    local act = c.value "perilune.act"
+    o.act = type(act) == "string" and act or nil
+  end
+  rawset(c, "recipe", o.recipe or false) -- the one that was asked for
   local r = o.recipe and recipe.load(o.recipe) or recipe.find(c)
   local fitted = recipe.fit(r, c)
   local trace, pool = recipe.trace(fitted, nil, o)

@@ -1,4 +1,4 @@
--- Tokenizers: of a GGUF file, of a directory with tokenizer.json (or tiktoken.model), or of one such file.
+-- Tokenizers: of a GGUF or packed file, of a directory with tokenizer.json (or tiktoken.model), or of one such file.
 local abi, err = require "pl.abi", require "pl.err"
 local arg, schema = require "pl.arg", require "pl.schema"
 local C, e, check = abi.C, abi.err, abi.check
@@ -14,7 +14,8 @@ end
 
 function M.open(path, checkpoint)
   local out = abi.new "pl_tok *[1]"
-  if path:find "%.gguf$" or checkpoint and checkpoint.format == "gguf" then
+  if path:find "%.gguf$" or path:find "%.perilune$"
+    or checkpoint and (checkpoint.format == "gguf" or checkpoint.packed) then
     local c = checkpoint or require("pl.checkpoint").open(path)
     check(C.pl_tok_open_ckpt(out, c.ptr, e))
     if not checkpoint then c:close() end

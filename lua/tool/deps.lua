@@ -1,7 +1,6 @@
 -- deps.lua: checks who may include or require whom (core/README.md, "Layers"). Reads the files that git tracks.
-local order = { "pl", "pl_serve", "pl_ops", "base", "mem", "newfile", "metrics", "prof", "quant", "dtype", "tensor", "sig",
-  "dev", "plugin",
-  "json",
+local order = { "pl", "pl_serve", "pl_ops", "base", "mem", "newfile", "metrics", "prof", "quant", "dtype", "tensor",
+  "sig", "dev", "plugin", "json",
   "toc", "meta", "config",
   "gguf", "safetensors", "scheme", "parts", "packed", "tok", "ckpt",
   "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched", "http",

@@ -107,6 +107,26 @@ quantised("modelopt", '"quant_method":"modelopt","quant_algo":"NVFP4","exclude_m
   "m.weight U8 2,32;m.weight_scale F8_E4M3 2,4;m.weight_scale_2 F32 1;m.input_scale F32 1")
 quantised("mxfp4", '"quant_method":"mxfp4"', "m_blocks U8 2,3,2,16;m_scales U8 2,3,2")
 
+-- packed files: counts, options, head (packed.c)
+local function form(name, layout) return str(name) .. u32(layout) .. u32(0) .. ("i"):rep(16) end
+local function packed_tensor(name, how, number_of_form, dims, offset, bytes)
+  local out = { str(name), str(how), u32(number_of_form), u32(#dims) }
+  for _, d in ipairs(dims) do out[#out + 1] = u64(d) end
+  return table.concat(out) .. u64(offset) .. u64(bytes) .. ("d"):rep(16)
+end
+local function packed(name, kind, texts, forms, tensors)
+  local parts, n = {}, 0
+  for k, v in pairs(texts) do parts[#parts + 1], n = str(k) .. str(v), n + 1 end
+  write("packed", name, string.char(n, #forms, #tensors, kind) .. '{"act":"int8","source":"m"}\0' .. table.concat(parts)
+    .. table.concat(forms) .. table.concat(tensors))
+end
+packed("hf", 1, { ["config.json"] = "{}" }, { form("f32", 0), form("q4_0", 1) }, {
+  packed_tensor("n", "rows, f32", 0, { 8 }, 4096, 32), packed_tensor("w", "packed, stored", 1, { 3, 64 }, 8192, 192) })
+packed("gguf", 0, { gguf = "GGUF" }, { form("bf16", 0) }, { packed_tensor("a", "", 0, { 1, 2, 3, 4 }, 4160, 48) })
+packed("overlap", 1, {}, { form("u8", 0) }, { packed_tensor("a", "x", 0, { 100 }, 4096, 100), packed_tensor("b", "x", 0, { 9 }, 4160, 9) })
+packed("sizes", 1, {}, { form("f32", 0) }, { packed_tensor("a", "x", 0, { 2 ^ 33, 2 ^ 33 }, 4096, 100) })
+write("packed", "magic", "perilune" .. u32(1) .. u32(2) .. ("\0"):rep(56) .. "{}")
+
 -- config.json
 write("config_json", "llama", '{"architectures":["LlamaForCausalLM"],"hidden_size":192,"rms_norm_eps":1e-05,"rope_scaling":null,'
   .. '"tie_word_embeddings":false,"eos_token_id":[0,2],"rope":{"factor":8.0,"type":"yarn","list":[1,2.5]}}')

@@ -160,6 +160,7 @@ for name, c in pairs {
   ["pl.dims"] = { pl.dims, { {} } }, ["pl.weight"] = { pl.weight, { "c", "n", { 2, 2 }, 1, { pairs = 1 } } },
   ["pl.each_layer"] = { pl.each_layer, { 2 } }, ["pl.pool"] = { pl.pool, { {} } }, ["pl.recipe"] = { pl.recipe, { {} } },
   ["pl.integrity"] = { pl.integrity, { {} } }, ["pl.load"] = { pl.load, { "/no/such", {} } },
+  ["pl.pack"] = { pl.pack, { "/no/such", {} } },
   ["pl.tensor"] = { pl.tensor, { { 1, 2 }, "f32" } }, ["pl.zeros"] = { pl.zeros, { { 2, 2 }, "f32" } },
   ["pl.scope"] = { pl.scope, { function() end, 1 } }, ["pl.kv"] = { pl.kv, { {} } },
   ["pl.version"] = { pl.version, {} }, ["pl.policy.decode_first"] = { pl.policy.decode_first, { {} } },

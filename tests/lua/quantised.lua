@@ -102,6 +102,10 @@ for _, act in ipairs { "f32", "bf16" } do
   verdict(q and f and math.abs(q - f) <= (act == "f32" and 1e-4 or 1e-2),
     ("act %s: %s, want %s\n%s"):format(act, tostring(q), tostring(f), text))
 end
+os.execute(("%s/perilune pack %s/q -o %s/p.perilune"):format(build, dir, dir))
+local _, plain_text = score("q", "int8")
+local _, packed_text = score("p.perilune", "int8")
+verdict(plain_text:find "nll" and plain_text == packed_text, "packed:\n" .. plain_text .. packed_text)
 local q = checkpoint.open(dir .. "/q")
 verdict(q.info("model.layers.0.mlp.up_proj.weight").dtype == "i4g32", "the weight is listed as one")
 verdict(q.info("model.layers.0.mlp.up_proj.weight_scale") == nil, "its parts are not listed")

@@ -1,10 +1,22 @@
 -- perilune check: trace a recipe's pools; says what is wrong, with the recipe's own line, or that all is
--- well.
-local M = { name = "check", takes = "RECIPE|DEPLOY.lua",
-  about = "check a recipe or a deployment file; needs neither weights nor a GPU" }
+-- well. Of a packed file: every byte against its digest.
+local M = { name = "check", takes = "RECIPE|DEPLOY.lua|PACKED",
+  about = "check a recipe, a deployment file or a packed file; needs no GPU" }
 
-function M.options(p) p:argument("recipe", "A recipe file, the name of one that comes with perilune, or a deployment"
-  .. " file.") end
+function M.options(p)
+  p:argument("recipe", "A recipe file, the name of one that comes with perilune, a deployment file, or a packed file"
+    .. " (FILE.perilune), which is read as a whole.")
+end
+
+local function packed(path)
+  local dev = require("pl.dev").get()
+  local m = require("pl.model").open(path)
+  require("pl.load").run(m.fitted, m.trace, m.pool, m.checkpoint, dev)
+  local n, bytes = require("pl.pack").verify(m.checkpoint)
+  print(("%s: recipe '%s', %d tensors, %s, as they were written: fine"):format(path, m.name, n,
+    require("pl.plan").size(bytes)))
+  return 0
+end
 
 -- A deployment file: its fields, the model's metadata, the policy.
 local function deployment(path)
@@ -22,6 +34,7 @@ end
 
 function M.run(o)
   if require("pl.deploy").is(o.recipe) then return deployment(o.recipe) end
+  if require("pl.pack").is(o.recipe) then return packed(o.recipe) end
   local recipe, err = require "pl.recipe", require "pl.err"
   local r = recipe.load(o.recipe)
   local m = recipe.fit(r)

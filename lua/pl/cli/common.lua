@@ -58,7 +58,8 @@ end
 
 --- Options of every verb that opens a model.
 function M.model(p)
-  local model = p:argument("model", "A GGUF file, a Hugging Face directory, or a recipe (FILE.lua) with --weights.")
+  local model = p:argument("model", "A GGUF file, a Hugging Face directory, a packed file (FILE.perilune), or a recipe"
+    .. " (FILE.lua) with --weights.")
   p:option("--recipe", "The recipe to use: a file, or one of perilune's own. Default: by the metadata.")
     :argname "FILE"
   p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"

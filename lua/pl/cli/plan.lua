@@ -5,7 +5,7 @@ local M = { name = "plan", takes = "RECIPE|MODEL|DEPLOY.lua",
 
 function M.options(p)
   p:argument("model", "A recipe (FILE.lua, or the name of one that comes with perilune), a GGUF file, a"
-    .. " Hugging Face directory, or a deployment file.")
+    .. " Hugging Face directory, a packed file, or a deployment file.")
   p:option("--recipe", "The recipe to use for a model."):argname "FILE"
   p:option("--weights", "With a recipe: the model that it is for."):argname "PATH"
   common.act(p, true)
@@ -22,7 +22,7 @@ function M.run(o)
   local recipe, plan, json, err = require "pl.recipe", require "pl.plan", require "pl.json", require "pl.err"
   local deploy = require "pl.deploy"
   local set = deploy.is(o.model) and deploy.settings(deploy.read(o.model))
-  local over = { act = o.act or not set and "bf16" or nil, kv = o.kv, kv_scale = o.kv_scale, kv_scales = o.kv_scales,
+  local over = { act = o.act, kv = o.kv, kv_scale = o.kv_scale, kv_scales = o.kv_scales,
     cache_bytes = o.cache_bytes,
     batch = o.batch, tokens = o.tokens, context = o.context, host_cache_bytes = o.host_cache_bytes,
     disk_cache = o.disk_cache, disk_cache_bytes = o.disk_cache_bytes }

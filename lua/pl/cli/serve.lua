@@ -62,7 +62,7 @@ local function settings_of(o, told)
     s = deploy.settings(deploy.read(o.model))
     s.reread = function() return settings_of(o) end
   else
-    s = { model = o.model, load = { act = "bf16", batch = 16, queue = 256, threads = 0 }, drain_s = 30,
+    s = { model = o.model, load = { batch = 16, queue = 256, threads = 0 }, drain_s = 30,
       access_log = true, http = { address = "127.0.0.1", port = 8080, max_connections = 16384 } }
   end
   for _, to in ipairs(targets) do
