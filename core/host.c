@@ -4,6 +4,7 @@
 #include <editline/readline.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,6 +46,7 @@ static void on_lost_file(int sig)
 
 void pl_host_init(void)
 {
+    setlocale(LC_CTYPE, "C.UTF-8"); /* lines that are typed are UTF-8, whatever the user's locale */
     const struct sigaction lost = {.sa_handler = on_lost_file};
     sigaction(SIGBUS, &lost, NULL);
     /* A standard stream that is closed must not be the number of the next file that is opened. Turned the wrong way round,
@@ -141,9 +143,31 @@ static char **complete(const char *text, int start, int end)
     return rl_completion_matches(text, next_word);
 }
 
+/* A character for libedit; -1: there are no more, or Ctrl-C came, which is left for the caller to take. */
+static int next_char(FILE *in)
+{
+    unsigned char c;
+    ssize_t n;
+    int code, more;
+    (void)in;
+    do { /* of a character, the first byte */
+        do n = pl_host_wait(0, 3600);
+        while (n == 0);
+        if (n < 0) return -1;
+        do n = read(0, &c, 1);
+        while (n < 0 && errno == EINTR);
+        if (n <= 0) return -1;
+    } while (c >= 0x80 && c < 0xc2);
+    more = c < 0xc2 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+    code = more ? c & (0x3f >> more) : c;
+    for (; more > 0 && read(0, &c, 1) == 1; more--) code = code << 6 | (c & 0x3f);
+    return code < 0x110000 && (code < 0xd800 || code > 0xdfff) ? code : 0xfffd;
+}
+
 char *pl_line_read(const char *prompt, const char *completions)
 {
     words = completions;
+    rl_getc_function = next_char;
     rl_attempted_completion_function = complete;
     rl_basic_word_break_characters = " \t\n\"'`@$><=;|&{([,+-*/";
     char *line = readline(prompt);

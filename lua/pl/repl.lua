@@ -1,7 +1,7 @@
 -- The REPL. At a terminal: a prompt, history, completion, lines that go on until the chunk is whole; Ctrl-C
 -- ends a generation, not the process. From a pipe: lines are read and run without a prompt. An error never
 -- ends it. `perilune FILE [ARG...]` runs a file with the same environment.
-local abi, err, files = require "pl.abi", require "pl.err", require "pl.file"
+local abi, err, files, line = require "pl.abi", require "pl.err", require "pl.file", require "pl.line"
 local C = abi.C
 local M = {}
 
@@ -9,6 +9,7 @@ local help = setmetatable({}, { __tostring = function()
   return [[
 m = pl.load "PATH"             a GGUF file or a Hugging Face directory
 m:generate { prompt = "..." }  also max_tokens, temperature, top_p, seed, ...
+c = m:talk { system = "..." }; c:say "Hello"     a conversation
 m:score "TEXT"   m:logits "TEXT"   m:plan()   m:tokenizer():encode "TEXT"   m:close()
 op.add(pl.tensor { { 1, 2 } }, pl.tensor { { 3, 4 } })   any op of a recipe, on real tensors
 Any other Lua too. TAB completes, Ctrl-C stops a generation, Ctrl-D leaves.]]
@@ -121,7 +122,7 @@ end
 
 -- Completion ------------------------------------------------------------------------------------------------
 
-local model_words = { "generate", "logits", "score", "ids", "plan", "tokenizer", "tree", "kv", "close",
+local model_words = { "generate", "talk", "logits", "score", "ids", "plan", "tokenizer", "tree", "kv", "close",
   "submit", "step", "set_policy", "metrics", "incidents", "prof" }
 local tensor_words = { "slice", "reshape", "split", "heads", "flat", "values", "at", "to", "type", "size",
   "describe", "close" }
@@ -152,42 +153,21 @@ end
 
 -- Input -----------------------------------------------------------------------------------------------------
 
-local function history_file()
-  local home = os.getenv "HOME"
-  local state = os.getenv "XDG_STATE_HOME" or home and home .. "/.local/state"
-  return state and state .. "/perilune/history", state and state .. "/perilune"
-end
-
-local function keep_history(file, dir)
-  if C.pl_line_history(file, true) == 0 then return end
-  os.execute("mkdir -p '" .. dir:gsub("'", "'\\''") .. "' 2>/dev/null")
-  C.pl_line_history(file, true)
-end
-
-local function read_edited(prompt, env)
-  local p = C.pl_line_read(prompt, words(env))
-  if p == nil then return nil end
-  local line = abi.string(p)
-  C.pl_line_free(p)
-  return line
-end
-
 local function interactive(env)
-  local file, dir = history_file()
-  if file then C.pl_line_history(file, false) end
+  local keep = line.history "history"
   print(("perilune %s   %s   help tells more, Ctrl-D leaves"):format(abi.version(),
     require("pl.dev").get():describe()))
   local text
   while true do
-    local line = read_edited(text and ">> " or "> ", env)
-    if not line then break end
-    text = text and text .. "\n" .. line or line
+    local more, why = line.read(text and ">> " or "> ", words(env))
+    if not more and not why then break end
+    text = more and (text and text .. "\n" .. more or more) or "" -- Ctrl-C: what was begun is dropped
     if text:find "%S" then
       local f, msg = compile(text, env)
       if f then
         text = nil
         run(f)
-      elseif not unfinished(msg) or line == "" then
+      elseif not unfinished(msg) or more == "" then
         text = nil
         io.stderr:write((msg:gsub("^[^:]*:(%d+): ", "line %1: ")), "\n")
       end
@@ -195,15 +175,14 @@ local function interactive(env)
       text = nil
     end
   end
-  print ""
-  if file then keep_history(file, dir) end
+  keep()
   return 0
 end
 
 local function piped(env)
   local text
-  for line in files.lines(files.line) do
-    text = text and text .. "\n" .. line or line
+  for more in files.lines(files.line) do
+    text = text and text .. "\n" .. more or more
     local f, msg = compile(text, env)
     if f then
       text = nil

@@ -1,7 +1,7 @@
 -- perilune attach: a REPL in a running server, over its Unix socket.
 local attach, common, err = require "pl.attach", require "pl.cli.common", require "pl.err"
-local abi, files, json = require "pl.abi", require "pl.file", require "pl.json"
-local C = abi.C
+local files, json, line = require "pl.file", require "pl.json", require "pl.line"
+local C = require("pl.abi").C
 local M = { name = "attach", takes = "[SOCKET]", about = "look into a running server; with --write, change it" }
 
 function M.options(p)
@@ -43,13 +43,7 @@ local words = table.concat({ "requests()", "pages()", "metrics()", "http()", "pr
 
 local function lines(prompt)
   if not C.pl_host_is_tty(0) then return files.lines(files.line) end
-  return function()
-    local p = C.pl_line_read(prompt, words)
-    if p == nil then return nil end
-    local line = abi.string(p)
-    C.pl_line_free(p)
-    return line
-  end
+  return function() return line.read(prompt, words) end
 end
 
 function M.run(o)
@@ -65,9 +59,9 @@ function M.run(o)
       o.write and ", for writing" or ""))
   end
   local code = 0
-  for line in lines(o.write and "attach! " or "attach> ") do
-    if line:find "^%s*help%s*$" then print(c.hello.help)
-    elseif line:find "%S" then code = math.max(code, show(c.call(line, o.json), o.json)) end
+  for text in lines(o.write and "attach! " or "attach> ") do
+    if text:find "^%s*help%s*$" then print(c.hello.help)
+    elseif text:find "%S" then code = math.max(code, show(c.call(text, o.json), o.json)) end
   end
   c.close()
   return C.pl_host_is_tty(0) and 0 or code
