@@ -3,8 +3,8 @@
 local err = require "pl.err"
 local M = {}
 
-local verbs = { "run", "serve", "attach", "score", "tokenize", "render", "check", "plan", "calibrate", "simulate",
-  "bench", "pack", "pull" }
+local verbs = { "run", "chat", "serve", "attach", "score", "tokenize", "render", "check", "plan", "calibrate",
+  "simulate", "bench", "pack", "pull" }
 local repl_words = { ["-e"] = true }
 M.INTERRUPTED = 130 -- as a shell says it: 128 and the number of the signal
 local tries = "perilune --help" -- what a wrong call is told

@@ -109,9 +109,11 @@ function M.place()
   return running
 end
 
---- A text without what a terminal would act on: control characters but tab and newline become "\\27".
+local function escaped(s) return (string.gsub(s, ".", function(c) return format("\\%d", string.byte(c)) end)) end
+--- A text without what a terminal would act on: control characters but tab and newline, of one byte or of two, become
+--- "\\27", "\\194\\155".
 function M.printable(s)
-  return (string.gsub(s, "[%z\1-\8\11-\31\127]", function(c) return format("\\%d", string.byte(c)) end))
+  return (string.gsub(string.gsub(s, "[%z\1-\8\11-\31\127]", escaped), "\194[\128-\159]", escaped))
 end
 
 local methods = {}

@@ -45,6 +45,7 @@ local later = {
   tensor = { "pl.tensor", "new" }, zeros = { "pl.tensor", "zeros" },
     scope = { "pl.tensor", "scope" },
   kv = { "pl.eager", "kv" }, device = { "pl.dev", "set" }, version = { "pl.abi", "version" },
+  talk = { "pl.talk", "new" },
 }
 setmetatable(pl, { __index = function(_, k)
   if k == "nn" then

@@ -97,6 +97,14 @@ end
 --- through template.prepare first. Raises what the template raises.
 function Model:render(o) return self:chat_template():prompt(o) end
 
+--- A conversation with the model, by its chat template: m:talk { system = "...", temperature = ... }:say "Hello" (see
+--- pl.talk).
+function Model:talk(o)
+  local all = { model = self }
+  for k, v in pairs(o or {}) do all[k] = v end
+  return require("pl.talk").new(all)
+end
+
 --- Ids of a prompt: a text (with what the model expects in front), or a list of ids as it is.
 function Model:ids(prompt)
   if type(prompt) == "table" then return prompt end
@@ -195,8 +203,9 @@ end
 
 --- Generate: { prompt = text or ids, max_tokens =, temperature =, top_p =, top_k =, min_p =, seed =, stop = {
 --- ids }, ignore_eos =, repetition_penalty =, presence_penalty =, frequency_penalty =, logit_bias = { [id] =
---- x }, logprobs =, stream = function(text) }. Returns { text, ids, finish, prompt_tokens, prefill_s,
---- decode_s, logprobs }, which prints as its text. Ctrl-C ends it early, with finish "cancelled".
+--- x }, logprobs =, stream = function(text) }. Returns { text, ids, finish, prompt_tokens, cached_tokens (of these,
+--- found in the prefix cache), prefill_s, decode_s, logprobs }, which prints as its text. Ctrl-C ends it early, with
+--- finish "cancelled".
 function Model:generate(o)
   if type(o) == "string" then o = { prompt = o } end
   local r = submit(self, o, self.engine.n_open == 0) -- nobody else to wait for it
@@ -215,8 +224,8 @@ function Model:generate(o)
   if r.flush then r.flush() end
   local ok, tok = pcall(self.tokenizer, self)
   return setmetatable({ text = ok and tok:decode(r.ids) or nil, ids = r.ids, finish = r.finish,
-    prompt_tokens = r.prompt_tokens, logprobs = r.logprobs,
-    prefill_s = r.first_s - r.submitted_s, decode_s = r.last_s - r.first_s },
+    prompt_tokens = r.prompt_tokens, cached_tokens = math.min(r.n_cached or 0, r.prompt_tokens),
+    logprobs = r.logprobs, prefill_s = r.first_s - r.submitted_s, decode_s = r.last_s - r.first_s },
       { __tostring = function(g) return g.text or table.concat(g.ids, ",") end })
 end
 
@@ -405,7 +414,7 @@ end
 arg.functions("pl", M, { open = { "path", "string", "o?", "table" }, load = { "path", "string", "o?", "table" } })
 arg.methods("m", Model, arg.object("model", Model, Closed), {
   start = { "context?", whole(1) }, tokenizer = {}, chat_template = {}, render = { "o", "table" },
-  ids = { "prompt", text_or_ids }, stops = {}, step = {},
+  talk = { "o?", "table" }, ids = { "prompt", text_or_ids }, stops = {}, step = {},
   submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids, "n?", whole(1) },
   score = { "prompt", text_or_ids, "k?", whole(1) }, calibrate = { "prompt", text_or_ids, "window?", whole(1) },
   set_policy = { "policy", "string|function" }, metrics = {}, incidents = {}, prof = { "o?", "table" },

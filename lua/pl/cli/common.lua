@@ -85,6 +85,30 @@ function M.prompt(p)
   p:option("--ids", "Token ids in place of a text: 1,2,3."):argname "IDS"
 end
 
+--- How the next token is drawn; bare: without defaults.
+local draws = {
+  { "--temperature", "0 = always the likeliest token.", M.number(0, 100), "0", "T" },
+  { "--top-p", "Only the likeliest tokens that make up P together.", M.number(1e-6, 1), "1", "P" },
+  { "--min-p", "Only tokens at least P times as likely as the likeliest.", M.number(0, 1), "0", "P" },
+  { "--top-k", "Only the K likeliest tokens; 0 = all.", whole(0), "0", "K" },
+  { "--repetition-penalty", "Above 1: seen tokens are less likely.", M.number(0.01, 100), "1", "X" },
+  { "--seed", "The same seed gives the same text.", whole(0), "0", "S" },
+}
+function M.sampling(p, bare)
+  for _, d in ipairs(draws) do
+    local option = p:option(d[1], d[2]):convert(d[3]):argname(d[5])
+    if not bare then option:default(d[4]) end
+  end
+end
+--- Those that were given, in `into`.
+function M.sampling_of(o, into)
+  for _, d in ipairs(draws) do
+    local name = d[1]:sub(3):gsub("-", "_")
+    into[name] = o[name]
+  end
+  return into
+end
+
 --- Where the time of the last steps goes.
 local PROF_STEPS = 1000
 function M.prof(p)

@@ -8,16 +8,7 @@ function M.options(p)
   common.prompt(p)
   p:option("--max-tokens", "At most so many tokens."):convert(common.whole(0)):default "256":argname "N"
   p:flag("--ignore-eos", "Do not stop at the model's end tokens.")
-  local share = common.number(0, 1)
-  local function number(name, help, check, default, unit)
-    p:option(name, help):convert(check):default(default):argname(unit)
-  end
-  number("--temperature", "0 = always the likeliest token.", common.number(0, 100), "0", "T")
-  number("--top-p", "Only the likeliest tokens that make up P together.", common.number(1e-6, 1), "1", "P")
-  number("--min-p", "Only tokens at least P times as likely as the likeliest.", share, "0", "P")
-  number("--top-k", "Only the K likeliest tokens; 0 = all.", common.whole(0), "0", "K")
-  number("--repetition-penalty", "Above 1: seen tokens are less likely.", common.number(0.01, 100), "1", "X")
-  number("--seed", "The same seed gives the same text.", common.whole(0), "0", "S")
+  common.sampling(p)
   common.prof(p)
   common.json(p)
 end
@@ -46,9 +37,8 @@ function M.run(o)
     end
     if type(prompt) == "string" then show(prompt) end
   end
-  local g = m:generate { ids = ids, max_tokens = o.max_tokens, ignore_eos = o.ignore_eos, stream = show,
-    temperature = o.temperature, top_p = o.top_p, min_p = o.min_p, top_k = o.top_k, seed = o.seed,
-    repetition_penalty = o.repetition_penalty }
+  local g = m:generate(common.sampling_of(o, { ids = ids, max_tokens = o.max_tokens, ignore_eos = o.ignore_eos,
+    stream = show }))
   local t = { load_s = m.load_s, prefill_s = g.prefill_s, decode_s = g.decode_s,
     prefill_tok_s = rate(g.prompt_tokens, g.prefill_s),
     decode_tok_s = rate(math.max(#g.ids - 1, 0), g.decode_s) }
