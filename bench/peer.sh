@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# peer.sh [TOOL]: prints the path of llama.cpp's llama-bench (or llama-batched-bench) in the user's cache, building it
-# first if need be: from the source that the Python package llama-cpp-python carries (fetched by name), for this machine.
-# On a machine with AMX clang is used: gcc 12's AMX intrinsics crash it.
+# peer.sh [TOOL]: prints the path of llama.cpp's llama-bench (or llama-batched-bench, llama-server) in the user's cache,
+# building it first if need be: from the source that the Python package llama-cpp-python carries (fetched by name), for
+# this machine. On a machine with AMX clang is used: gcc 12's AMX intrinsics crash it.
 set -euo pipefail
 version=0.3.36 tool=${1:-llama-bench}
 root=${XDG_CACHE_HOME:-$HOME/.cache}/perilune/llama.cpp-$version
@@ -15,7 +15,7 @@ if [ ! -x "$root/build/bin/$tool" ]; then
   if grep -qw amx_tile /proc/cpuinfo; then compiler=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++); fi
   cmake -G Ninja -S "$root/llama_cpp_python-$version/vendor/llama.cpp" -B "$root/build" "${compiler[@]}" \
     -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF \
-    -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DBUILD_SHARED_LIBS=OFF >"$root/cmake.log"
+    -DLLAMA_BUILD_SERVER=ON -DLLAMA_BUILD_EXAMPLES=OFF -DBUILD_SHARED_LIBS=OFF >"$root/cmake.log"
   ninja -C "$root/build" "$tool" >"$root/ninja.log"
 fi
 echo "$root/build/bin/$tool"
