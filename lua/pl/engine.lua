@@ -139,7 +139,7 @@ function State:has_plan() return self._plans > 0 end
 function State:has_copies() return C.pl_engine_wait(self._ptr, 0) end
 
 local figures = {
-  tokens = { left = function(s) return C.pl_engine_step_left(s._ptr) end },
+  tokens = { left = function(s) return C.pl_engine_step_left(s._ptr) end, chunk = function(s) return s._chunk end },
   rows = { left = function(s) return C.pl_engine_rows_left(s._ptr) end },
   pages = { free = function(s) return tonumber(C.pl_engine_free_pages(s._ptr)) end,
     total = function(s) return s._pages end,
@@ -155,10 +155,9 @@ local function figure(state, what)
   end, __newindex = function(_, k) err.raise(("s.%s.%s cannot be set by a policy"):format(what, tostring(k))) end })
 end
 
-local function new_state(ptr, page, pages, shares)
-  local s = policy.state(setmetatable({ _ptr = ptr, _page = page, _pages = pages, _shares = shares or {},
-    _queue = abi.new "pl_queue" },
-    state_mt))
+local function new_state(ptr, page, pages, chunk, shares)
+  local s = policy.state(setmetatable({ _ptr = ptr, _page = page, _pages = pages, _chunk = chunk,
+    _shares = shares or {}, _queue = abi.new "pl_queue" }, state_mt))
   for what in pairs(figures) do s[what] = figure(s, what) end
   return s
 end
@@ -199,8 +198,8 @@ end
 
 --- The state of an engine's steps: { queue, look(), plan(run) }. look: the step begins; plan: by a policy (see
 --- pl.policy.runner), which is given the state as it is if it is one of perilune's, and a guarded one if not.
-function M.state(ptr, page, pages, shares)
-  local own = new_state(ptr, page, pages, shares)
+function M.state(ptr, page, pages, chunk, shares)
+  local own = new_state(ptr, page, pages, chunk, shares)
   local shown = shown_to_policy(own)
   local function plan(run)
     own._open = true
@@ -258,7 +257,7 @@ function M.open(o)
     C.pl_kv_close(pages)
   end)
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
-  self.state = M.state(self.ptr, self.page, figures_of.pages, self.shares)
+  self.state = M.state(self.ptr, self.page, figures_of.pages, pool.chunk, self.shares)
   self.policy_name = o.schedule and "the recipe's" or "decode_first"
   for _, name in ipairs(policy.names) do if o.schedule == policy[name] then self.policy_name = name end end
   return self

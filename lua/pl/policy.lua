@@ -23,14 +23,17 @@ local function decode_all(s)
   end
 end
 
--- Prompts in the order that `next` gives them, as much of each as the step has room for.
+-- Prompts in the order that `next` gives them, as much of each as the step has room for; while requests decode no more
+-- than a chunk of all together, as those wait for the step.
 local function prefill_all(s, next)
+  local decodes = s:running()() ~= nil
+  local last = decodes and math.max(s.tokens.left - s.tokens.chunk, 0) or 0 -- of the step's tokens: not for prompts
   for r in next do
-    local pages = s:pages_for(r)
-    if s.tokens.left == 0 or s.rows.left == 0 then return end
+    local pages, most = s:pages_for(r), s.tokens.left - last
+    if most <= 0 or s.rows.left == 0 then return end
     if r.loading == 0 then -- else it waits for its pages, and others go first
       if pages > 0 and s.pages.free - pages < s.pages.reserve then return end
-      if not s:prefill(r, math.min(r.left, s.tokens.left)) and r.loading == 0 then return end
+      if not s:prefill(r, math.min(r.left, most)) and r.loading == 0 then return end
     end
   end
 end
@@ -57,7 +60,8 @@ local function sorted(s, key)
   end
 end
 
---- Every running request gets its token; what is left of the step goes to prompts, first come first served.
+--- Every running request gets its token; what is left of the step, or of a chunk, goes to prompts, first come first
+--- served.
 function M.decode_first(s)
   decode_all(s)
   prefill_all(s, s:waiting())

@@ -23,6 +23,7 @@ local fields = {
   weights = "table",       -- format per class; `rest` for the others; "stored" = as the checkpoint has it
   batch = whole(1),        -- sequences, and rows of logits, of one step
   tokens = whole(1),       -- tokens of one step
+  chunk = whole(1),        -- of these, tokens of prompts while requests decode; default an eighth, at least 64
   context = whole(1),      -- tokens that the cache has room for, per sequence of the batch
   cache_bytes = whole(1, 2 ^ 53), -- or bytes of the whole cache
   host_cache_bytes = whole(1, 2 ^ 53), -- pages that the prefix cache loses go on in host memory
@@ -35,6 +36,12 @@ local fields = {
 }
 
 M.fields = fields
+
+local LEAST_CHUNK = 64
+--- Tokens of prompts in a step in which requests decode, where a step takes so many and a pool says `chunk` (or nil).
+function M.chunk(tokens, chunk)
+  return math.min(tokens, chunk or math.max(LEAST_CHUNK, math.floor(tokens / 8)))
+end
 
 local methods = {}
 local mt = { __index = methods, __metatable = false }
@@ -97,7 +104,7 @@ function M.with(self, name, over)
   end
   p.kv_scale = p.kv_scale or "tensor"
   p.batch, p.tokens, p.threads, p.queue = p.batch or 1, p.tokens or 512, p.threads or 0, p.queue or 256
-  p.fronts = p.fronts or 2
+  p.chunk, p.fronts = M.chunk(p.tokens, p.chunk), p.fronts or 2
   if p.prefix == nil then p.prefix = true end
   if p.disk_cache and not p.disk_cache_bytes or p.disk_cache_bytes and not p.disk_cache then
     err.raise(("disk_cache: %s and %s bytes, want both"):format(schema.show(p.disk_cache or "no directory"),

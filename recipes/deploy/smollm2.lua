@@ -11,7 +11,8 @@ return {
       kv = "fp8",                -- half the memory of bf16,
       kv_scale = "token",        -- with scales that are found as tokens come
       batch = 16,                -- requests of one step
-      tokens = 512,              -- tokens of one step
+      tokens = 512,              -- tokens of one step,
+      chunk = 64,                -- and of prompts in one in which requests decode: they wait for it
       context = 2 * k,           -- tokens of prompt and answer together
       queue = 256,               -- requests that may wait; more get 429
       -- cache_bytes = 2 * gb,   -- the whole cache, in place of batch x context

@@ -156,6 +156,38 @@ do
   verdict(jit.status(), "also when the model is closed")
 end
 
+-- a chunk: what prompts take of a step in which requests decode; alone they take all of it
+do
+  local texts = {}
+  for _, chunk in ipairs { 16, 100 } do
+    local c = model.load("tests/data/tiny-llama", { batch = 4, tokens = 100, chunk = chunk, context = 128,
+      prefix = false })
+    local prompt, most, n_steps = {}, 0, 0
+    for i = 1, 70 do prompt[i] = i * 31 % 1000 + 3 end
+    local first = c:submit { ids = prompt, max_tokens = 12, ignore_eos = true }
+    c:step()
+    local alone = c:metrics().prompt_tokens
+    local second = c:submit { ids = prompt, max_tokens = 3, ignore_eos = true }
+    local third = c:submit { ids = { 9, 8, 7 }, max_tokens = 3, ignore_eos = true }
+    while #second.ids == 0 do
+      local n, out = c:metrics().prompt_tokens, #first.ids
+      c:step()
+      verdict(#first.ids == out + 1, "a request that decodes gets its token beside a prompt")
+      most, n_steps = math.max(most, c:metrics().prompt_tokens - n), n_steps + 1
+    end
+    while c:step() > 0 do end
+    verdict(alone == 70 and most == math.min(chunk, 73) and n_steps == math.ceil(70 / chunk),
+      ("chunk %d: %d tokens alone, at most %d in %d steps beside a decode"):format(chunk, alone, most, n_steps))
+    texts[#texts + 1] = table.concat({ table.concat(first.ids, " "), table.concat(second.ids, " "),
+      table.concat(third.ids, " ") }, ";")
+    c:close()
+  end
+  verdict(texts[1] == texts[2], "a chunk changes no answer")
+  local pool = require "pl.pool"
+  verdict(pool.chunk(512) == 64 and pool.chunk(16384) == 2048 and pool.chunk(32) == 32 and pool.chunk(512, 7) == 7,
+    "chunks of steps")
+end
+
 -- cancelling
 local m = model.load("tests/data/tiny-llama", { batch = 2, context = 128, queue = 0 })
 local a = m:submit { ids = { 5, 6, 7 }, max_tokens = 50, ignore_eos = true }

@@ -42,7 +42,7 @@ verdict(fair.fairness > plain.fairness + 0.05, ("fairness %g, first come %g"):fo
 local function late(name) return run { rate = 25, deadline = 20, policy = name, bytes_s = 4e11 }.late end
 verdict(late "decode_first" > 0, "deadlines pass under overload")
 local scattered = { rate = 0, prefix_share = 0.9, prefix_tokens = 1024, input = 1200, prefixes = 40, requests = 600,
-  lengths = "fixed" }
+  lengths = "fixed", chunk = 512 }
 local function cached(name)
   local o = { policy = name }
   for k, v in pairs(scattered) do o[k] = v end

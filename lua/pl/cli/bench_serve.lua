@@ -41,6 +41,8 @@ function M.options(p)
     :argname "NAME|FILE"
   p:option("--batch", "Requests of one step."):convert(common.whole(1)):argname "N"
   p:option("--step-tokens", "Tokens of one step."):convert(common.whole(1)):argname "N"
+  p:option("--chunk", "Of these, tokens of prompts while requests decode. Default: an eighth, at least 64.")
+    :convert(common.whole(1)):argname "N"
   p:option("--context", "Tokens of cache per request of the batch."):convert(common.whole(1)):argname "N"
   p:option("--cache-bytes", "Bytes of the whole cache, in place of that."):convert(common.whole(1)):argname "N"
   p:option("--queue", "Requests that may wait; more are refused. Default: all."):convert(common.whole(0)):argname "N"
@@ -106,7 +108,7 @@ function M.run(o)
   if o.url then return remote(o, run) end
   if o.rate and #o.rate > 1 then cli.usage "several rates want --url" end
   run.rate = o.rate and o.rate[1]
-  local load = common.load_options(o, { batch = o.batch, tokens = o.step_tokens, context = o.context,
+  local load = common.load_options(o, { batch = o.batch, tokens = o.step_tokens, chunk = o.chunk, context = o.context,
     cache_bytes = o.cache_bytes, queue = o.queue or o.requests or bench.defaults.requests,
     prefix = not o.no_prefix_cache })
   local m = require("pl.model").load(o.model, load)

@@ -14,6 +14,8 @@ function M.options(p)
   p:option("--tls-cert", "PEM file of a certificate; with --tls-key: HTTPS."):argname "FILE"
   p:option("--tls-key", "PEM file of its key."):argname "FILE"
   p:option("--batch", "Requests of one step. Default: 16."):convert(common.whole(1, 4096)):argname "N"
+  p:option("--chunk", "Tokens of prompts in a step in which requests decode: fewer, and these wait less, but prompts"
+    .. " longer. Default: 64, an eighth of a step."):convert(common.whole(1, 2 ^ 20)):argname "N"
   p:option("--queue", "Requests that may wait beside those; more get 429. Default: 256."):convert(common.whole(0, 1e6))
     :argname "N"
   p:option("--context", "Tokens of prompt and answer together. Default: the model's, at most 4096.")
@@ -40,7 +42,7 @@ local targets = {
   { "drain", nil, "drain_s", "limits.drain_s" }, { "vllm_names", nil, "vllm_names", "vllm_names" },
   { "recipe", "load", "recipe", "recipe" }, { "weights", "load", "weights", "weights" },
   { "path", "load", "path", "path" } }
-for _, name in ipairs { "act", "kv", "kv_scale", "kv_scales", "batch", "queue", "threads" } do
+for _, name in ipairs { "act", "kv", "kv_scale", "kv_scales", "batch", "chunk", "queue", "threads" } do
   targets[#targets + 1] = { name, "load", name, "pools.*." .. name }
 end
 for _, name in ipairs { "host_cache_bytes", "disk_cache", "disk_cache_bytes" } do

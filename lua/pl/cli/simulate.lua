@@ -15,6 +15,8 @@ local rows = { -- option, its name in pl.simulate, help, least, most, unit, whol
   { "--seed", "seed", "The same seed gives the same trace.", 0, 2 ^ 53, "S", true },
   { "--batch", "batch", "Requests of one step.", 1, 2 ^ 16, "N", true },
   { "--step-tokens", "step_tokens", "Tokens of one step.", 1, 2 ^ 24, "N", true },
+  { "--chunk", "chunk", "Of these, tokens of prompts while requests decode. Default: an eighth, at least 64.", 1,
+    2 ^ 24, "N", true },
   { "--queue", "queue", "Requests that may wait; more are refused. Not given, with --rate 0: all wait.", 1, 2 ^ 21, "N",
     true },
   { "--cache-tokens", "cache_tokens", "Tokens that the cache holds.", 1, 2 ^ 32, "N", true },
