@@ -59,8 +59,9 @@ static int reserve(pl_engine *e, pl_err *err)
     e->ids = calloc((size_t)e->o.max_tokens, sizeof *e->ids);
     e->scratch = calloc((size_t)e->o.n_vocab, sizeof *e->scratch);
     e->hold = calloc((size_t)e->kv->o.n_pages, sizeof *e->hold);
+    e->vector = calloc(n, sizeof *e->vector);
     if (e->req && e->slot && e->unused && e->tenant && e->running.request && e->waiting.request && e->coming.request &&
-        e->seen && e->span && e->need && e->who && e->rows && e->event && e->ids && e->scratch && e->hold)
+        e->seen && e->span && e->need && e->who && e->rows && e->event && e->ids && e->scratch && e->hold && e->vector)
         return PL_OK;
     return pl_fail(err, PL_ENOMEM, "engine: no memory for %d requests", e->o.max_requests);
 }
@@ -85,6 +86,8 @@ int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_op
     e->o.n_tenants = o->n_tenants ? o->n_tenants : 1;
     e->prog = prog;
     e->kv = kv;
+    const pl_tensor *hidden = prog ? pl_prog_hidden(prog) : NULL;
+    if (hidden) e->width = (int32_t)hidden->dim[1];
     init_metrics(&e->m);
     int rc = reserve(e, err);
     if (rc == PL_OK && o->prefix) rc = pl_prefix_open(&e->prefix, kv, err);
@@ -128,6 +131,8 @@ void pl_engine_close(pl_engine *e)
     free(e->ids);
     free(e->scratch);
     free(e->hold);
+    for (int32_t i = 0; e->vector && i < e->o.max_requests; i++) free(e->vector[i]);
+    free(e->vector);
     free(e);
 }
 
@@ -231,6 +236,12 @@ bool pl_engine_wait(pl_engine *e, double s)
 
 const char *pl_engine_tier_failure(const pl_engine *e) { return pl_tier_failure(e->tier); }
 
+/* The step gives the request a row of logits: its known tokens are used up, and it wants another. */
+static bool wants_logits(const pl_engine *e, int32_t k)
+{
+    return e->span[k].n == e->req[e->who[k]].left && !e->slot[e->who[k]].embed;
+}
+
 /* Runs the plan, or counts what it would take; returns the number of spans that were refused. */
 static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
 {
@@ -240,7 +251,7 @@ static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
         const pl_request *r = &e->req[e->who[k]];
         memcpy(e->ids + b.n_tokens, e->slot[e->who[k]].token + r->n_done, (size_t)e->span[k].n * sizeof *e->ids);
         b.n_tokens += e->span[k].n;
-        if (e->span[k].n == r->left) e->rows[b.n_rows++] = b.n_tokens - 1;
+        if (wants_logits(e, k)) e->rows[b.n_rows++] = b.n_tokens - 1;
     }
     if (e->prof) e->prof->now.n_rows = b.n_rows;
     pl_engine_make_room(e, e->plan_pages);
@@ -254,7 +265,8 @@ static int run(pl_engine *e, pl_tensor *logits, pl_err *err)
     return refused;
 }
 
-/* One request's share of a step that ran: row is its row of the logits, NULL if it has known tokens left. */
+/* One request's share of a step that ran: row is its row of the logits, NULL if it has known tokens left; of an
+ * embedding, the first of its n rows of hidden states. */
 static void settle(pl_engine *e, int32_t i, int32_t n, const float *row)
 {
     pl_request *r = &e->req[i];
@@ -267,10 +279,12 @@ static void settle(pl_engine *e, int32_t i, int32_t n, const float *row)
     e->tenant[r->tenant].served += n;
     r->n_done += n;
     r->left -= n;
+    const bool embeds = e->slot[i].embed != PL_EMBED_NONE;
+    if (embeds) pl_embedding_add(e, i, row, n);
     double mark = pl_prof_mark(e->prof);
     pl_sched_publish(e, i);
     pl_prof_part(e->prof, PL_PART_PUBLISH, &mark);
-    if (r->left || advance(e, i, row, &own) == PL_OK) return;
+    if (r->left || (embeds ? pl_embedding_end(e, i, &own) : advance(e, i, row, &own)) == PL_OK) return;
     pl_sched_finish(e, i, PL_FINISH_ERROR);
     pl_sched_post(e, i, NULL);
 }
@@ -310,11 +324,15 @@ int pl_engine_step(pl_engine *e, pl_err *err)
     }
     if (refused) e->m.mismatches += (uint64_t)e->kv->n_mismatches;
     int32_t row = 0;
+    int64_t token = 0;
     for (int32_t k = 0; k < n; k++) {
         const int32_t i = e->who[k];
-        const bool last = e->span[k].n == e->req[i].left;
-        const float *own = last && e->prog ? pl_row_f32(&logits, row) : NULL;
-        row += last;
+        const float *own = NULL;
+        if (e->slot[i].embed)
+            own = pl_row_f32(pl_prog_hidden(e->prog), token);
+        else if (e->prog && wants_logits(e, k))
+            own = pl_row_f32(&logits, row++);
+        token += e->span[k].n;
         if (e->kv->found[k]) {
             pl_sched_finish(e, i, PL_FINISH_INTEGRITY);
             pl_sched_post(e, i, NULL);

@@ -23,6 +23,8 @@ typedef struct slot {
     double last_s;    /* of the last token */
     int32_t *bias_id; /* own copies, that sample points to */
     float *bias;
+    int32_t embed, n_embed;  /* PL_EMBED_*, values wanted */
+    double *sum;             /* [width] of an embedding: its hidden states so far */
     int32_t n_bias, min_out; /* below min_out tokens its stop tokens are out of the question, as biases behind n_bias */
     pl_sample_opts sample;
 } slot;
@@ -63,6 +65,8 @@ struct pl_engine {
     int32_t n_plan, plan_tokens;
     int64_t plan_pages;  /* that the plan needs beyond those held */
     int32_t *ids, *rows; /* [max_tokens], [max_rows] */
+    int32_t width;       /* of hidden states, 0: the program keeps none */
+    float **vector;      /* [max_requests][width] embeddings; NULL until a place has its first */
     pl_hold *hold;       /* [n_pages] scratch */
     float *scratch;      /* [n_vocab] */
     pl_event *event;     /* [event_cap] */
@@ -82,4 +86,12 @@ void pl_sched_forget(pl_engine *e);                               /* the plan is
 void pl_sched_landed(pl_engine *e);                               /* copies to and from tiers may have ended */
 void pl_sched_spill(pl_engine *e);                                /* and others may begin */
 void pl_sched_clear(slot *s);
+
+/* embedding.c */
+int pl_embedding_check(const pl_engine *e, const pl_request_opts *o, pl_err *err);
+int pl_embedding_reserve(pl_engine *e, int32_t i, const pl_request_opts *o, pl_err *err);
+void pl_embedding_begin(const pl_engine *e, int32_t i); /* from its first token */
+/* n tokens of it were computed: hidden[n, width]. After the last one: pl_embedding_end, which posts its event. */
+void pl_embedding_add(const pl_engine *e, int32_t i, const float *hidden, int32_t n);
+int pl_embedding_end(pl_engine *e, int32_t i, pl_err *err);
 #endif

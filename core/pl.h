@@ -310,6 +310,8 @@ int pl_prog_view(pl_prog *p, int32_t base, int64_t offset, int32_t ndim, const i
 int pl_prog_const(pl_prog *p, const pl_tensor *t, pl_err *err); /* keeps a reference */
 int pl_prog_op(pl_prog *p, int32_t op, const int32_t *value, int32_t n_values, const pl_attr *attr, int32_t n_attrs,
                int32_t line, pl_err *err);
+/* Before build: a value [T,D] that stays to the end of a run, beside the result: embeddings are made of it. */
+int pl_prog_set_hidden(pl_prog *p, int32_t value, pl_err *err);
 int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_rows, bool reserve, pl_err *err);
 int64_t pl_prog_bytes(const pl_prog *p); /* activations, after build */
 int32_t pl_prog_n_ops(const pl_prog *p);
@@ -400,6 +402,7 @@ typedef struct pl_request { /* what a policy reads; written by C only */
     double arrived_s, deadline_s; /* pl_engine_now; deadline 0: none */
     double started_s, first_s;    /* of the first step, and of the first token; 0: not yet */
 } pl_request;
+enum { PL_EMBED_NONE = 0, PL_EMBED_LAST, PL_EMBED_MEAN };
 typedef struct pl_request_opts {
     const int32_t *prompt; /* [n_prompt] */
     const int32_t *stop;   /* [n_stop] token ids that end the answer */
@@ -410,13 +413,18 @@ typedef struct pl_request_opts {
     int32_t n_salt;
     int32_t min_out; /* tokens of the answer before which no stop token is chosen */
     bool later;      /* the prompt is still a text: pl_engine_prompt brings its tokens */
+    int32_t embed,
+        n_embed; /* PL_EMBED_*: it ends with its prompt (max_out is 0), and its event has the hidden states of
+                               the last token or the mean, the first n_embed values (0: all), of length 1 */
     pl_sample_opts sample;
 } pl_request_opts;
 typedef struct pl_event {
     int64_t id;
     int32_t finish, n_out, n_cached; /* n_cached: as of the request */
-    pl_sampled sampled;
-} pl_event; /* token -1: none, only the end */
+    pl_sampled sampled;              /* token -1: none, only the end */
+    const float *embedding;          /* [n_embedding], of one that has ended well; good until the next step or submit */
+    int32_t n_embedding;
+} pl_event;
 enum { PL_HIST_BUCKETS = 40 };
 typedef struct pl_hist { /* bucket i counts values up to first * 2^(i/2), the last one all others */
     double first, sum;

@@ -32,7 +32,7 @@ struct pl_prog {
     int32_t n_values, value_cap;
     call *call;
     int32_t n_calls, call_cap;
-    int32_t result, max_tokens, max_rows;
+    int32_t result, hidden, max_tokens, max_rows; /* hidden -1: none */
     int64_t bytes;
     uint8_t *block; /* [bytes] */
     int32_t *host;  /* ids [T], pos [T], rows [R] of the step, before they go to the device */
@@ -43,6 +43,7 @@ int pl_prog_new(pl_prog **out, pl_dev *dev, pl_err *err)
     pl_prog *p = calloc(1, sizeof *p);
     if (!p) return pl_fail(err, PL_ENOMEM, "program: no memory");
     p->dev = pl_dev_keep(dev);
+    p->hidden = -1;
     const int64_t inputs[] = {PL_DIM_T, PL_DIM_T, PL_DIM_R};
     for (int i = 0; i < 3; i++) {
         const int rc = pl_prog_value(p, PL_I32, 1, &inputs[i], err);
@@ -198,7 +199,7 @@ static int place(pl_prog *p, pl_err *err)
         if (i <= PL_VALUE_ROWS) v->born = 0, v->dies = p->n_calls;
         if (v->born < 0) continue;
         if (v->dies < v->born) v->dies = v->born;
-        if (i == p->result) v->dies = p->n_calls;
+        if (i == p->result || i == p->hidden) v->dies = p->n_calls;
         int64_t n = rows_of(p, v->dim[0]);
         for (int32_t k = 1; k < v->t.ndim; k++)
             if (!pl_mul(n, v->dim[k], &n))
@@ -242,6 +243,20 @@ static int check_shapes(pl_prog *p, pl_err *err)
     }
     return PL_OK;
 }
+
+int pl_prog_set_hidden(pl_prog *p, int32_t i, pl_err *err)
+{
+    const value *v = i >= 0 && i < p->n_values ? &p->value[i] : NULL;
+    if (!v || v->base >= 0 || v->born < 0)
+        return pl_fail(err, PL_EARG, "program: hidden states: value %d is not the result of an op", i);
+    if (v->t.ndim != 2 || v->dim[0] != PL_DIM_T || v->t.dtype != PL_F32)
+        return pl_fail(err, PL_ESHAPE, "program: hidden states: want f32 [T,D]");
+    if (p->block) return pl_fail(err, PL_EARG, "program: built already");
+    p->hidden = i;
+    return PL_OK;
+}
+
+const pl_tensor *pl_prog_hidden(const pl_prog *p) { return p->hidden < 0 ? NULL : &p->value[p->hidden].t; }
 
 int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_rows, bool reserve, pl_err *err)
 {

@@ -77,6 +77,7 @@ void pl_sched_clear(slot *s)
     free(s->key);
     free(s->bias_id);
     free(s->bias);
+    free(s->sum);
     memset(s, 0, sizeof *s);
     s->planned = -1;
 }
@@ -112,6 +113,7 @@ static int check_request(const pl_engine *e, const pl_request_opts *o, pl_err *e
         if (o->stop[i] < 0 || o->stop[i] >= e->o.n_vocab)
             return pl_fail(err, PL_EARG, "request: stop token %d, the vocabulary has %d", o->stop[i], e->o.n_vocab);
     PL_TRY(pl_sample_check(&o->sample, e->o.n_vocab, err));
+    PL_TRY(pl_embedding_check(e, o, err));
     if (!o->later) return check_prompt(e, o->prompt, o->n_prompt, o->max_out, err);
     return o->n_prompt == 0 ? PL_OK
                             : pl_fail(err, PL_EARG, "request: a prompt of %d tokens now, want it later", o->n_prompt);
@@ -171,6 +173,7 @@ int pl_engine_submit(pl_engine *e, const pl_request_opts *o, int64_t *id, pl_err
         return pl_fail(err, PL_EFULL, "engine: all %d places for requests are taken", e->o.max_requests);
     }
     const int32_t i = e->unused[e->n_unused - 1];
+    PL_TRY(pl_embedding_reserve(e, i, o, err));
     PL_TRY(fill_slot(&e->slot[i], o, err));
     e->n_unused--;
     if (e->prefix) set_root(&e->slot[i], o);
@@ -369,8 +372,11 @@ int64_t pl_engine_free_pages(const pl_engine *e)
     return n;
 }
 
-/* Pages of a request that may be taken from the cache: the last token has to be computed, for its logits. */
-static int32_t findable(const pl_engine *e, const slot *s) { return (s->n - 1) / e->kv->o.page; }
+/* Pages of a request that may be taken from the cache: the last token has to be computed, for its logits; of a mean, all. */
+static int32_t findable(const pl_engine *e, const slot *s)
+{
+    return s->embed == PL_EMBED_MEAN ? 0 : (s->n - 1) / e->kv->o.page;
+}
 
 int32_t pl_engine_cached(pl_engine *e, int64_t id)
 {
@@ -450,7 +456,7 @@ static bool is_copied_sooner(const pl_engine *e)
 static void swap_out(pl_engine *e, int32_t i, int32_t n)
 {
     slot *s = &e->slot[i];
-    const bool swap = n > 0 && is_copied_sooner(e);
+    const bool swap = n > 0 && findable(e, s) > 0 && is_copied_sooner(e);
     e->m.preempted_swap += swap;
     e->m.preempted_recompute += !swap;
     s->fetched = 0;
@@ -470,6 +476,7 @@ static int begin(pl_engine *e, int32_t i, pl_err *err)
     slot *s = &e->slot[i];
     int32_t n = 0;
     PL_TRY(pl_kv_seq_new(e->kv, r->id, &r->seq, err));
+    pl_embedding_begin(e, i);
     if (PL_FAULT(&e->kv->tags, STALE_TABLE, r->id) && pl_fault_revive(e->kv, r->seq)) {
         r->n_done = (int32_t)pl_kv_seq_len(e->kv, r->seq);
         r->left = s->n - r->n_done;

@@ -93,6 +93,12 @@ local model = {}
 ---@param o pl.generate|string
 ---@return pl.generated
 function model:generate(o) end
+---@param prompt string|integer[]
+---@param o? { pooling?: "last"|"mean", dimensions?: integer }
+---@return pl.tensor # [D] or [dimensions], of length 1
+function model:embed(prompt, o) end
+---@return "last"|"mean"|nil # what embeddings are made of; nil: the recipe's forward returns no hidden states
+function model:pooling() end
 ---@param o table # messages, tools, add_generation_prompt (true unless said otherwise), and what else the template knows
 ---@return string # the prompt that the model's chat template makes; raises what the template raises
 function model:render(o) end

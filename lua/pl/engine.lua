@@ -2,7 +2,7 @@
 -- out.
 local abi, err, policy, schema = require "pl.abi", require "pl.err", require "pl.policy", require "pl.schema"
 local cache, front, json = require "pl.cache", require "pl.front", require "pl.json"
-local sandbox, jit = require "pl.sandbox", require "jit"
+local sandbox, tensor, jit = require "pl.sandbox", require "pl.tensor", require "jit"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -283,10 +283,13 @@ local request_fields = { "ids", ids = id_list, max_tokens = schema.whole(0), min
     seed = schema.whole(0, 2 ^ 53),
   repetition_penalty = number(0.01, 100), presence_penalty = number(-100, 100),
     frequency_penalty = number(-100, 100),
-  logprobs = schema.whole(-1, C.PL_MAX_LOGPROBS), logit_bias = bias, on_token = "function" }
+  logprobs = schema.whole(-1, C.PL_MAX_LOGPROBS), logit_bias = bias, on_token = "function",
+  embed = { last = true, mean = true }, dimensions = schema.whole(1) }
 M.request_fields = request_fields
 local text_fields = {} -- the same without ids
 for k, want in pairs(request_fields) do if type(k) == "string" and k ~= "ids" then text_fields[k] = want end end
+
+local embed_kinds = { last = C.PL_EMBED_LAST, mean = C.PL_EMBED_MEAN }
 
 --- Tokens that an answer to n tokens of prompt may have at most, of those that are wanted; or nil and what is wrong.
 function M.room(context, n, wanted)
@@ -302,6 +305,10 @@ end
 --- code where there is no room. With a text (and a tokenizer) in place of ids, a front thread tokenises it while the
 --- engine goes on; what is wrong with the prompt is then the request's own `error`, with finish "error". flags:
 --- PL_TOK_* for the text; default PL_TOK_BOS.
+--- With embed = "last" or "mean" a request has no answer: it ends (finish "stop") when its prompt is computed, and
+--- has an `embedding` then, a tensor: the hidden states after the last norm, of the last token or their mean over all,
+--- cut to `dimensions` values and made to have length 1. It does not depend on what ran beside it, nor on the steps
+--- that the prompt took. The prefix cache serves "last" only: a mean needs every token computed.
 function Engine:submit(o, text, tok, flags)
   if self.stopped then err.raise "engine: stopped, as a page was found in other hands (integrity.on_mismatch)" end
   o = schema.check("request", text and text_fields or request_fields, o)
@@ -312,7 +319,9 @@ function Engine:submit(o, text, tok, flags)
   for k, v in next, o.logit_bias or {} do bias_ids[#bias_ids + 1], biases[#biases + 1] = k, v end
   local bias_id, bias_of = abi.array("int32_t", bias_ids), abi.array("float", biases)
   q.prompt, q.n_prompt, q.stop, q.n_stop, q.later = prompt, #(o.ids or {}), stop, #(o.stop or {}), text ~= nil
-  q.max_out, q.min_out, q.priority = o.max_tokens or 256, o.min_tokens or 0, o.priority or 0
+  if o.dimensions and not o.embed then err.raise "request.dimensions: only with embed" end
+  if o.embed then q.embed, q.n_embed = embed_kinds[o.embed], o.dimensions or 0 end
+  q.max_out, q.min_out, q.priority = o.embed and 0 or o.max_tokens or 256, o.min_tokens or 0, o.priority or 0
   q.tenant, q.deadline_s = o.tenant or 0, o.deadline or 0
   q.salt, q.n_salt = o.cache_salt, #(o.cache_salt or "")
   local s = q.sample
@@ -550,8 +559,13 @@ function Engine:collect()
   abi.copy(events, list[0], n * abi.sizeof "pl_event")
   local line = self.line
   for i = 0, n - 1 do
+    local v, embedding = events[i], nil
+    if v.embedding ~= nil then
+      embedding = tensor.empty { v.n_embedding }
+      abi.copy(embedding.data, v.embedding, v.n_embedding * 4)
+    end
     line.last = line.last + 1
-    line[line.last] = { events, i }
+    line[line.last] = { events, i, embedding }
   end
   self:hand_out()
 end
@@ -568,6 +582,7 @@ function Engine:hand_out()
     if r then
       local why = finish[v.finish]
       r.n_out, r.n_cached = v.n_out, r.n_cached or v.n_cached -- n_cached: as it was for its first token
+      r.embedding = at[3]
       if v.sampled.token >= 0 then
         r.first_s = r.first_s or now
         r.last_s = now

@@ -155,7 +155,11 @@ local function submit(self, o, at_once)
   o = schema.check("generate", generate_fields, o)
   local r = {}
   for k, v in pairs(o) do if not own[k] then r[k] = v end end
-  if (o.ids == nil) == (o.prompt == nil) then err.raise "generate: want one of prompt and ids" end
+  local what = o.embed and "embed" or "generate"
+  if (o.ids == nil) == (o.prompt == nil) then err.raise(what .. ": want one of prompt and ids") end
+  if o.embed and not self.trace.hidden then
+    err.raise("embed: the recipe's forward returns logits alone", { "nn.logits(x, w, kv, d) returns both" })
+  end
   local later = type(o.prompt) == "string" and #o.prompt >= M.long_text
     and self.pool.fronts > 0 and not at_once
   if not later then r.ids = o.ids or self:ids(o.prompt) end
@@ -169,17 +173,17 @@ local function submit(self, o, at_once)
       if #s > 0 then o.stream(s) end
     end
   end
-  r.max_tokens = o.max_tokens or 256
+  r.max_tokens = o.embed and 0 or o.max_tokens or 256
   local request, code
   if later then
     request, code = self.engine:submit(r, o.prompt, self:tokenizer())
   else
     local why
     r.max_tokens, why = engine.room(self.context, #r.ids, r.max_tokens)
-    if why then err.raise("generate: " .. why) end
+    if why then err.raise(what .. ": " .. why) end
     request, code = self.engine:submit(r)
   end
-  if not request then err.raise(("generate: no room for another request (%s)"):format(code), nil, code) end
+  if not request then err.raise(("%s: no room for another request (%s)"):format(what, code), nil, code) end
   request.flush = text and function()
     local s = text(nil)
     if #s > 0 then o.stream(s) end
@@ -187,8 +191,9 @@ local function submit(self, o, at_once)
   return request
 end
 
---- Submit a request without waiting: o as in generate. m:step() then does one step for all open requests. A long
---- prompt is tokenised meanwhile: what is wrong with it is the request's own `error`, with finish "error".
+--- Submit a request without waiting: o as in generate, or with embed = "last" or "mean" (see m:embed). m:step() then
+--- does one step for all open requests. A long prompt is tokenised meanwhile: what is wrong with it is the request's
+--- own `error`, with finish "error".
 function Model:submit(o) return submit(self, o) end
 
 function Model:step()
@@ -201,14 +206,8 @@ function Model:step()
   return r
 end
 
---- Generate: { prompt = text or ids, max_tokens =, temperature =, top_p =, top_k =, min_p =, seed =, stop = {
---- ids }, ignore_eos =, repetition_penalty =, presence_penalty =, frequency_penalty =, logit_bias = { [id] =
---- x }, logprobs =, stream = function(text) }. Returns { text, ids, finish, prompt_tokens, cached_tokens (of these,
---- found in the prefix cache), prefill_s, decode_s, logprobs }, which prints as its text. Ctrl-C ends it early, with
---- finish "cancelled".
-function Model:generate(o)
-  if type(o) == "string" then o = { prompt = o } end
-  local r = submit(self, o, self.engine.n_open == 0) -- nobody else to wait for it
+-- Steps until a request is over; Ctrl-C cancels it.
+local function finish(self, r, what)
   M.generating = true -- Ctrl-C is taken here, not by the REPL's hook
   local fine, why = pcall(function()
     while not r.finish do
@@ -220,7 +219,20 @@ function Model:generate(o)
     if self.engine and not r.finish then self.engine:cancel(r) end
     error(why, 0)
   end
-  if r.error then err.raise("generate: " .. r.error) end
+  if r.error then err.raise(what .. ": " .. r.error) end
+  return r
+end
+
+--- Generate: { prompt = text or ids, max_tokens =, temperature =, top_p =, top_k =, min_p =, seed =, stop = {
+--- ids }, ignore_eos =, repetition_penalty =, presence_penalty =, frequency_penalty =, logit_bias = { [id] =
+--- x }, logprobs =, stream = function(text) }. Returns { text, ids, finish, prompt_tokens, cached_tokens (of these,
+--- found in the prefix cache), prefill_s, decode_s, logprobs }, which prints as its text. Ctrl-C ends it early, with
+--- finish "cancelled".
+function Model:generate(o)
+  if type(o) == "string" then o = { prompt = o } end
+  if o.embed then err.raise "generate: embed is for m:submit; m:embed(prompt) makes an embedding" end
+  local alone = self.engine.n_open == 0 -- nobody else to wait for it
+  local r = finish(self, submit(self, o, alone), "generate")
   if r.flush then r.flush() end
   local ok, tok = pcall(self.tokenizer, self)
   return setmetatable({ text = ok and tok:decode(r.ids) or nil, ids = r.ids, finish = r.finish,
@@ -228,6 +240,22 @@ function Model:generate(o)
     logprobs = r.logprobs, prefill_s = r.first_s - r.submitted_s, decode_s = r.last_s - r.first_s },
       { __tostring = function(g) return g.text or table.concat(g.ids, ",") end })
 end
+
+local embed_fields = { pooling = { last = true, mean = true }, dimensions = whole(1) }
+--- The embedding of a text or of a list of ids: a tensor [D] of length 1. o.pooling: "last" (the hidden states of the
+--- last token, after the last norm) or "mean" (of all); default: the recipe's `pooling`, or "last". o.dimensions: the
+--- first so many values, made to have length 1 again. For several at once: m:submit { prompt =, embed = "last" } each;
+--- a request that is over has its `embedding`.
+function Model:embed(prompt, o)
+  o = schema.check("embed", embed_fields, o or {})
+  local kind = o.pooling or self:pooling() or "last"
+  local r = finish(self, submit(self, { ids = self:ids(prompt), embed = kind, dimensions = o.dimensions }), "embed")
+  if not r.embedding then err.raise(("embed: the request ended: %s"):format(r.finish), nil, "ECANCEL") end
+  return r.embedding
+end
+
+--- What the model's embeddings are made of, "last" or "mean"; nil where its recipe's forward returns no hidden states.
+function Model:pooling() return self.trace.hidden and (self.recipe.pooling or "last") or nil end
 
 -- Runs ids through the model in a sequence of its own, in chunks of at most `chunk` tokens. rows(from, n)
 -- says how many of a chunk's last rows are wanted; see(row, logits) gets each as float *, row counted from 0
@@ -415,7 +443,8 @@ arg.functions("pl", M, { open = { "path", "string", "o?", "table" }, load = { "p
 arg.methods("m", Model, arg.object("model", Model, Closed), {
   start = { "context?", whole(1) }, tokenizer = {}, chat_template = {}, render = { "o", "table" },
   talk = { "o?", "table" }, ids = { "prompt", text_or_ids }, stops = {}, step = {},
-  submit = { "o", "table" }, generate = { "o", "table|string" }, logits = { "prompt", text_or_ids, "n?", whole(1) },
+  submit = { "o", "table" }, generate = { "o", "table|string" }, embed = { "prompt", text_or_ids, "o?", "table" },
+  pooling = {}, logits = { "prompt", text_or_ids, "n?", whole(1) },
   score = { "prompt", text_or_ids, "k?", whole(1) }, calibrate = { "prompt", text_or_ids, "window?", whole(1) },
   set_policy = { "policy", "string|function" }, metrics = {}, incidents = {}, prof = { "o?", "table" },
   tree = {}, kv = { "context?", whole(1) }, plan = {},

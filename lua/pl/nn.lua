@@ -32,9 +32,10 @@ function nn.gqa(x, w, kv, d, o)
   return pl.sum_ranks(op.linear(y:flat(), w.o))
 end
 
---- Logits of the wanted rows: final norm, then the head.
+--- Logits of the wanted rows, and the hidden states that they come from, of all rows: final norm, then the head.
 function nn.logits(x, w, kv, d)
-  return op.linear(op.rms_norm(op.gather(x, kv.rows), w.norm, d.eps), w.head)
+  local hidden = op.rms_norm(x, w.norm, d.eps)
+  return op.linear(op.gather(hidden, kv.rows), w.head), hidden
 end
 
 --- Cache of grouped-query attention.

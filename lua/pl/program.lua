@@ -58,6 +58,7 @@ function M.build(trace, tensors, dev, max_tokens, max_rows)
     end
     check(C.pl_prog_op(ptr, o.op.id, values, #o.values, attrs, #o.attrs, o.line, e))
   end
+  if trace.hidden then check(C.pl_prog_set_hidden(ptr, number[trace.hidden], e)) end
   check(C.pl_prog_build(ptr, number[trace.result], max_tokens, max_rows, tensors ~= nil, e))
   local p = { ptr = ptr, bytes = tonumber(C.pl_prog_bytes(ptr)), n_ops = C.pl_prog_n_ops(ptr) }
   function p:close()

@@ -16,7 +16,8 @@ local fields = { "name", "dims", "weights", "forward",
   dims = "table|function",       -- pl.dims { ... }, or function(meta): dims from the checkpoint's metadata
   example = "table",             -- dims for `check` and `plan` when no checkpoint is at hand
   weights = "function",          -- function(d): tree of pl.weight
-  forward = "function",          -- function(ids, w, kv, d): logits of the wanted rows
+  forward = "function",          -- function(ids, w, kv, d): logits of the wanted rows[, hidden states of all rows]
+  pooling = { last = true, mean = true }, -- what an embedding is made of: the last token (default) or all
   cache = "table|function",      -- { layers, heads, key_dim, value_dim, page }, or function(d)
   pools = "table",               -- name = pl.pool { ... }
   integrity = "table",

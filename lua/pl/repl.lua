@@ -10,7 +10,7 @@ local help = setmetatable({}, { __tostring = function()
 m = pl.load "PATH"             a GGUF file or a Hugging Face directory
 m:generate { prompt = "..." }  also max_tokens, temperature, top_p, seed, ...
 c = m:talk { system = "..." }; c:say "Hello"     a conversation
-m:score "TEXT"   m:logits "TEXT"   m:plan()   m:tokenizer():encode "TEXT"   m:close()
+m:score "TEXT"   m:logits "TEXT"   m:embed "TEXT"   m:plan()   m:tokenizer():encode "TEXT"   m:close()
 op.add(pl.tensor { { 1, 2 } }, pl.tensor { { 3, 4 } })   any op of a recipe, on real tensors
 Any other Lua too. TAB completes, Ctrl-C stops a generation, Ctrl-D leaves.]]
 end })
@@ -123,7 +123,7 @@ end
 -- Completion ------------------------------------------------------------------------------------------------
 
 local model_words = { "generate", "talk", "logits", "score", "ids", "plan", "tokenizer", "tree", "kv", "close",
-  "submit", "step", "set_policy", "metrics", "incidents", "prof" }
+  "embed", "pooling", "submit", "step", "set_policy", "metrics", "incidents", "prof" }
 local tensor_words = { "slice", "reshape", "split", "heads", "flat", "values", "at", "to", "type", "size",
   "describe", "close" }
 

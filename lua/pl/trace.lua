@@ -176,7 +176,8 @@ local function new(model, pool)
 end
 
 --- Runs model.forward on symbols for one pool. model: { forward, dims, weights, cache }, as pl.recipe makes
---- it. Returns { values, n_values, ops, result, used, layers }.
+--- it. Returns { values, n_values, ops, result, used, vocab, hidden, width }: hidden and width (of the hidden states)
+--- are nil where forward returns logits alone.
 function M.run(model, pool)
   pool:check_classes(model.weight_list)
   assert(not sym.trace, "a trace within a trace")
@@ -188,7 +189,7 @@ function M.run(model, pool)
     local ids, w, kv
     tr, ids, w, kv = new(model, pool)
     sym.trace, current.layer = tr, nil
-    local result = model.forward(ids, w, kv, model.dims)
+    local result, hidden = model.forward(ids, w, kv, model.dims)
     if not sym.is(result) then
       wrong(("forward returned %s, want a tensor"):format(result == nil and "nothing" or schema.show(result)))
     end
@@ -206,10 +207,17 @@ function M.run(model, pool)
         wrong(("the cache has %d layers, but forward appends nothing to layer %d"):format(c.layers, i))
       end
     end
-    return y
+    local h = sym.of(hidden)
+    if hidden ~= nil and not sym.is(hidden) then
+      wrong(("forward returned %s beside the logits, want hidden states"):format(schema.show(hidden)))
+    elseif h and (#h.shape ~= 2 or h.shape[1] ~= "T" or h.view or not h.base or h.partial or h.cut) then
+      wrong(("forward returned %s beside the logits, want [T,D], the hidden states"):format(sym.shape_text(h)),
+        "h      " .. tostring(h), "as nn.logits(x, w, kv, d) returns them")
+    end
+    return y, h
   end
   local layer = current.layer
-  local ok, y = pcall(model.box.call, model.box, forward)
+  local ok, y, h = pcall(model.box.call, model.box, forward)
   sym.trace, current.layer = nil, layer
   if not ok then
     if err.is(y) and #y.notes < 6 and not tostring(y.notes[#y.notes]):find "^while tracing" then
@@ -218,7 +226,7 @@ function M.run(model, pool)
     error(y, 0)
   end
   return { values = tr.values, n_values = tr.n_values, ops = tr.ops, result = y.base, used = tr.used,
-    vocab = y.shape[2] }
+    vocab = y.shape[2], hidden = h and h.base, width = h and h.shape[2] }
 end
 
 return M

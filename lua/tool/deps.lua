@@ -3,7 +3,8 @@ local order = { "pl", "pl_serve", "pl_ops", "base", "mem", "newfile", "metrics",
   "sig", "dev", "plugin", "json",
   "toc", "meta", "config",
   "gguf", "safetensors", "scheme", "parts", "packed", "tok", "ckpt",
-  "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched", "http",
+  "coll", "mail", "fault", "tag", "kv", "digest", "prefix", "tier", "prog", "sample", "engine", "sched",
+  "embedding", "http",
   "client", "socket" }
 local rank = {}
 for i, n in ipairs(order) do rank[n] = i end
