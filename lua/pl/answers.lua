@@ -87,12 +87,13 @@ end
 
 -- Jobs -----------------------------------------------------------------------------------------------------
 
+local prefixes = { chat = "chatcmpl", completion = "cmpl", embedding = "embd" }
+
 --- A job for request r of the server's HTTP side, o as pl.openai reads it.
 function M.job(server, r, o, number)
-  local prefix = o.kind == "chat" and "chatcmpl" or "cmpl"
-  return { http_id = r.id, o = o, name = ("%s-%x%06x"):format(prefix, server.started, number), created = os.time(),
-    model = server.model.name, fingerprint = "perilune-" .. abi.version(), tenant = r.tenant, choices = {},
-    prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, tok = server.engine_model:tokenizer(),
+  return { http_id = r.id, o = o, name = ("%s-%x%06x"):format(prefixes[o.kind], server.started, number),
+    created = os.time(), model = server.model.name, fingerprint = "perilune-" .. abi.version(), tenant = r.tenant,
+    choices = {}, prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, tok = server.engine_model:tokenizer(),
     engine = server.engine_model.engine }
 end
 
@@ -166,15 +167,20 @@ end
 local causes = { deadline = "the request's time is over", integrity = "a page of the cache was damaged or not its own",
   error = "the request failed", cancelled = "the request was cancelled" }
 
+--- What the client of a request that did not end well is told.
+function M.failure(r)
+  local o = { status = r.finish == "deadline" and 504 or 500, code = r.finish }
+  if r.error and r.prompt_tokens then o = { code = "context_length_exceeded" } end -- found by the front
+  return openai.refusal(r.error or causes[r.finish], o)
+end
+
 -- A choice whose request has ended: the rest of its text, and how it ended.
 local function conclude(job, c)
   local r = c.request
   if r.finish == "stop" or r.finish == "length" then
     c.finish = c:add(c.text(nil), true) and "stop" or r.finish
   else
-    local o = { status = r.finish == "deadline" and 504 or 500, code = r.finish }
-    if r.error and r.prompt_tokens then o = { code = "context_length_exceeded" } end -- found by the front
-    job.refusal = openai.refusal(r.error or causes[r.finish], o)
+    job.refusal = M.failure(r)
     c.finish = "error"
   end
 end

@@ -6,6 +6,9 @@ local M = {}
 local list_mt = {}
 --- Mark a table as a list, so that it is written as one even when it is empty.
 function M.list(t) return setmetatable(t, list_mt) end
+local raw_mt = {}
+--- A value that is JSON already.
+function M.raw(text) return setmetatable({ text = text }, raw_mt) end
 M.null = setmetatable({}, { __tostring = function() return "null" end })
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t",
@@ -31,6 +34,7 @@ local function write(v, out, depth)
   elseif t == "boolean" then out[#out + 1] = tostring(v)
   elseif t == "cdata" then out[#out + 1] = tostring(v):match "^%-?%d+" or err.raise("json: cannot write "
     .. tostring(v))
+  elseif t == "table" and getmetatable(v) == raw_mt then out[#out + 1] = v.text
   elseif t == "table" and (getmetatable(v) == list_mt or #v > 0) then
     out[#out + 1] = "["
     for i = 1, #v do
@@ -69,6 +73,7 @@ function M.decode(text)
   return v
 end
 
-arg.functions("json", M, { list = { "t", "table" }, encode = { "v", arg.any }, decode = { "text", "string" } })
+arg.functions("json", M, { list = { "t", "table" }, raw = { "text", "string" }, encode = { "v", arg.any },
+  decode = { "text", "string" } })
 
 return M

@@ -8,6 +8,7 @@ local null = require("cjson").null
 local whole, number = schema.whole, schema.number
 
 M.MAX_CHOICES, M.MAX_STOPS, M.MAX_LIST = 128, 16, 1024
+M.MAX_INPUTS, M.MAX_INPUT_TOKENS = 2048, 300000 -- of one request for embeddings
 
 -- Refusals ------------------------------------------------------------------------------------------------
 
@@ -77,6 +78,9 @@ local chat = { messages = any, max_completion_tokens = whole(0), logprobs = "boo
   add_generation_prompt = "boolean", continue_final_message = "boolean" }
 for k, v in pairs(common) do completion[k], chat[k] = v, v end
 
+local embedding = { input = any, encoding_format = { float = true, base64 = true }, dimensions = whole(1) }
+for _, k in ipairs { "model", "user", "cache_salt", "priority", "add_special_tokens" } do embedding[k] = common[k] end
+
 -- Known, and honoured in these values alone: a request that says anything else has to hear that it is not done.
 local function is(...)
   local set = {}
@@ -100,7 +104,7 @@ local neutral = { response_format = function(v) return type(v) == "table" and v.
   logits_processors = empty, logits_processor_pattern = never, return_token_ids = is(false),
   return_tokens_as_token_ids = is(false), echo = is(false), best_of = never, mm_processor_kwargs = never,
   kv_transfer_params = never, vllm_xargs = empty, prompt_embeds = never, enable_response_messages = is(false),
-  parallel_tool_calls = is(true, false), tools = empty, tool_choice = is("none", "auto") }
+  normalize = is(true), parallel_tool_calls = is(true, false), tools = empty, tool_choice = is("none", "auto") }
 
 --- The fields of a body that are known, checked. null is as good as absent.
 local function read(fields, body)
@@ -122,12 +126,16 @@ local function read(fields, body)
   return out
 end
 
--- What both kinds of request have in common: the options of the engine, and of the answer.
-local function options_of(f, model)
+local function check_model(f, model)
   if f.model and f.model ~= model.name then
     error(M.refusal(("the model '%s' does not exist"):format(#f.model > 100 and f.model:sub(1, 100) or f.model),
       { status = 404, param = "model", code = "model_not_found" }), 0)
   end
+end
+
+-- What requests for texts have in common: the options of the engine, and of the answer.
+local function options_of(f, model)
+  check_model(f, model)
   local stream = f.stream_options or {}
   if f.stream_options and not f.stream then refuse("stream_options: only with stream", "stream_options") end
   for k, v in pairs(stream) do
@@ -165,14 +173,15 @@ local function options_of(f, model)
     bos = f.add_special_tokens ~= false }
 end
 
--- Prompts of a completion: a text, texts, ids, or lists of ids.
-local function prompts_of(v)
+-- Prompts of a completion, or inputs: a text, texts, ids, or lists of ids. field: its name.
+local function prompts_of(v, field)
   if type(v) == "string" then return { v } end
-  if type(v) ~= "table" or #v == 0 then refuse("prompt: want a text, a list of texts, ids, or a list of lists of ids",
-    "prompt") end
+  if type(v) ~= "table" or #v == 0 then
+    refuse(field .. ": want a text, a list of texts, ids, or a list of lists of ids", field)
+  end
   if type(v[1]) == "number" then
     local bad, part = ids(v)
-    if bad then refuse(("prompt%s: %s"):format(part or "", bad), "prompt") end
+    if bad then refuse(("%s%s: %s"):format(field, part or "", bad), field) end
     return { v }
   end
   for i, p in ipairs(v) do
@@ -182,7 +191,7 @@ local function prompts_of(v)
     else
       bad, part = ids(p)
     end
-    if bad then refuse(("prompt[%d]%s: %s"):format(i, part or "", bad), "prompt") end
+    if bad then refuse(("%s[%d]%s: %s"):format(field, i, part or "", bad), field) end
   end
   return v
 end
@@ -192,7 +201,7 @@ function M.completion(body, model)
   local f = read(completion, body)
   if f.prompt == nil then refuse("prompt: missing", "prompt") end
   local o = options_of(f, model)
-  o.kind, o.prompts, o.echo = "completion", prompts_of(f.prompt), f.echo
+  o.kind, o.prompts, o.echo = "completion", prompts_of(f.prompt, "prompt"), f.echo
   if o.echo and f.logprobs then refuse("echo: not supported together with logprobs", "echo") end
   if #o.prompts * o.n > M.MAX_CHOICES then
     refuse(("prompt: %d prompts of %d answers each, want at most %d in all"):format(#o.prompts, o.n, M.MAX_CHOICES),
@@ -201,6 +210,40 @@ function M.completion(body, model)
   o.max_tokens = o.max_tokens or 16
   o.logprobs = f.logprobs
   return o
+end
+
+--- Raises: the inputs of a request for embeddings, as far as they are counted, have too many tokens together.
+function M.too_many_tokens(n, inputs)
+  refuse(("input: %d tokens in %d inputs, want at most %d in all"):format(n, inputs, M.MAX_INPUT_TOKENS), "input")
+end
+
+--- A body of /v1/embeddings: { inputs, base64, engine = options, bos }.
+function M.embedding(body, model)
+  local f = read(embedding, body)
+  if f.input == nil then refuse("input: missing", "input") end
+  check_model(f, model)
+  if not model.pooling then refuse "this model makes no embeddings: its recipe's forward returns logits alone" end
+  if f.dimensions and f.dimensions > model.width then
+    refuse(("dimensions: %d, the model makes %d"):format(f.dimensions, model.width), "dimensions")
+  end
+  local inputs = prompts_of(f.input, "input")
+  if #inputs > M.MAX_INPUTS then
+    refuse(("input: a list of %d, want at most %d"):format(#inputs, M.MAX_INPUTS), "input")
+  end
+  local n = 0
+  for i, v in ipairs(inputs) do
+    n = n + (type(v) == "table" and #v or 0)
+    if n > M.MAX_INPUT_TOKENS then M.too_many_tokens(n, i) end
+    if #v == 0 then refuse(("input[%d]: empty, want at least a token"):format(i), "input") end
+    for k = 1, type(v) == "table" and #v or 0 do
+      if v[k] >= model.vocab then
+        refuse(("input[%d][%d]: %d, want ids below %d"):format(i, k, v[k], model.vocab), "input")
+      end
+    end
+  end
+  return { kind = "embedding", inputs = inputs, base64 = f.encoding_format == "base64",
+    bos = f.add_special_tokens ~= false, engine = { embed = model.pooling, dimensions = f.dimensions,
+      cache_salt = f.cache_salt, priority = -(f.priority or 0) } }
 end
 
 local function content_of(c, where)
@@ -299,8 +342,19 @@ local function envelope(job, object_name, choices)
     system_fingerprint = job.fingerprint }
 end
 
+-- The answer with a request's embeddings: each input's is JSON already.
+local function embeddings(job)
+  local data = json.list {}
+  for i, c in ipairs(job.choices) do
+    data[i] = { object = "embedding", index = i - 1, embedding = json.raw(c.written) }
+  end
+  return { object = "list", data = data, model = job.model,
+    usage = { prompt_tokens = job.prompt_tokens, total_tokens = job.prompt_tokens } }
+end
+
 --- The whole answer.
 function M.answer(job)
+  if job.o.kind == "embedding" then return embeddings(job) end
   local choices = {}
   for i, c in ipairs(job.choices) do
     local parts, lps = {}, job.o.logprobs and {} or nil

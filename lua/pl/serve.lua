@@ -2,7 +2,7 @@
 -- a client; a client that has gone is cancelled before the next step. What is served is a table of data, see M.open.
 local abi, err, json = require "pl.abi", require "pl.err", require "pl.json"
 local http, openai, prometheus = require "pl.http", require "pl.openai", require "pl.prometheus"
-local answers = require "pl.answers"
+local answers, embeddings = require "pl.answers", require "pl.embeddings"
 local C = abi.C
 local M = {}
 
@@ -65,6 +65,8 @@ route("POST", "/detokenize", function(s, r)
 end)
 
 route("POST", "/v1/completions", function(s, r) s:submit(r, openai.completion(body_of(r), s.model)) end)
+
+route("POST", "/v1/embeddings", function(s, r) s:submit(r, openai.embedding(body_of(r), s.model)) end)
 
 -- Messages as the template gets them: keys in the order that the client chose; what pl.openai has changed in them.
 local function messages_of(ordered, messages)
@@ -145,7 +147,8 @@ function Server:submit(r, o)
   self.n_jobs = self.n_jobs + 1
   self:name_tenant(r)
   local job = answers.job(self, r, o, self.n_jobs)
-  local ok, e = pcall(answers.submit, job, self.engine_model)
+  job.by = o.kind == "embedding" and embeddings or answers
+  local ok, e = pcall(job.by.submit, job, self.engine_model)
   if not ok then
     answers.cancel(job, self.engine_model.engine)
     error(e, 0)
@@ -160,7 +163,7 @@ end
 
 -- What a job has to say goes to its client; where that one is gone, or too slow, the job is over.
 function Server:flush(job)
-  local text, last = answers.news(job, self.engine_model)
+  local text, last = job.by.news(job, self.engine_model)
   if job.refusal then
     answers.cancel(job, self.engine_model.engine)
     if not job.begun then
@@ -399,7 +402,7 @@ function M.open(o, log)
   end
   s.started = os.time()
   s.model = { name = o.name or o.model:gsub("/+$", ""):match "[^/]*$", vocab = s.engine_model.trace.vocab,
-    stops = s.engine_model:stops() }
+    stops = s.engine_model:stops(), pooling = s.engine_model:pooling(), width = s.engine_model.trace.width }
   s.http:beat(true, false)
   return s
 end

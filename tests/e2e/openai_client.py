@@ -1,20 +1,20 @@
 """OpenAI's Python client and curl against `perilune serve` on SmolLM2: each endpoint and option, streamed and not; each
 answer against OpenAI's published shapes, twice: the client's own types read strictly, and tests/data/openai.json; each
 parameter that the client knows is honoured or refused by its name."""
-import asyncio, json, os, re, subprocess, sys, tempfile, traceback
+import array, asyncio, base64, json, math, os, re, subprocess, sys, tempfile, traceback
 import jsonschema, openai
-from openai.types import Completion, Model
+from openai.types import Completion, CreateEmbeddingResponse, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat import completion_create_params as chat_params
-from openai.types import completion_create_params as text_params
+from openai.types import completion_create_params as text_params, embedding_create_params as embed_params
 
 BUILD, MODEL = os.environ["PL_BUILD"], os.environ["PL_MODEL"]
 KEY, OTHER = "first-key-1234", "second-key-1234"
 TYPES = {"chat.completion": ChatCompletion, "chat.completion.chunk": ChatCompletionChunk,
-         "text_completion": Completion, "text_completion.chunk": Completion, "model": Model}
+         "text_completion": Completion, "text_completion.chunk": Completion, "model": Model, "embeddings": CreateEmbeddingResponse}
 with open("tests/data/openai.json") as f:
     SCHEMAS = json.load(f)
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 MESSAGES = [{"role": "system", "content": "You answer briefly."},
             {"role": "user", "content": "Name three colours of the rainbow."}]
 PROMPT = "The three primary colours are"
@@ -187,6 +187,49 @@ def options(s):
     assert content(both(s, TEXT, max_tokens=3, priority=-5)) == content(both(s, TEXT, max_tokens=3))
 
 
+def embeddings(s):
+    def ask(input, **o):
+        status, text, _ = s.curl(EMBED, {"model": "smol", "input": input, **o})
+        assert status == 200, text
+        whole = json.loads(text)
+        shape(whole, "embeddings.base64" if o.get("encoding_format") == "base64" else "embeddings")
+        return whole
+
+    def vector(e):
+        if isinstance(e, str):
+            e = array.array("f", base64.b64decode(e, validate=True))
+        return list(array.array("f", e))  # a list may hold more digits than an f32
+
+    texts = ["The cat sat on the mat.", "A cat is sitting on a rug.", "Interest rates rose by half a point."] * 12
+    ids = [json.loads(s.curl("/tokenize", {"prompt": t})[1])["tokens"] for t in texts]
+    alone = [vector(ask(t)["data"][0]["embedding"]) for t in texts[:3]]
+    for v in alone:
+        assert len(v) == 576 and abs(sum(x * x for x in v) - 1) < 1e-5
+    near, far = (sum(a * b for a, b in zip(alone[0], v)) for v in alone[1:])
+    assert near > far, (near, far)
+    n = sum(len(i) for i in ids)
+    for input in texts, ids:
+        for form in "float", "base64":
+            got = ask(input, encoding_format=form)
+            assert got["usage"] == {"prompt_tokens": n, "total_tokens": n}
+            assert [d["index"] for d in got["data"]] == list(range(36))
+            assert [vector(d["embedding"]) for d in got["data"]] == alone * 12
+    # OpenAI's client asks for base64 unless told otherwise, and reads it with numpy where it has that
+    for o in {}, {"encoding_format": "float"}, {"encoding_format": "base64"}:
+        got = s.client.embeddings.create(model="smol", input=texts, **o)
+        assert [vector(d.embedding) for d in got.data] == alone * 12 and got.usage.prompt_tokens == n, o
+    short = s.client.embeddings.create(model="smol", input=ids[0], dimensions=64, encoding_format="float").data[0].embedding
+    size = math.sqrt(sum(x * x for x in alone[0][:64]))
+    assert len(short) == 64 and max(abs(a - b / size) for a, b in zip(short, alone[0])) < 1e-6
+    for name, bad in {"input": "", "dimensions": 577, "encoding_format": "hex"}.items():
+        e = raises(openai.BadRequestError, lambda: s.client.embeddings.create(**{"model": "smol", "input": "a", name: bad}),
+                   param=name)
+        assert name in e.message
+    e = raises(openai.BadRequestError, lambda: s.client.embeddings.create(model="smol", input=["a", "word " * 4000]),
+               param="input", code="context_length_exceeded")
+    assert re.search(r"\d+ tokens, the context holds 2048", e.message)
+
+
 def raises(kind, f, **want):
     try:
         f()
@@ -274,6 +317,9 @@ CHAT_FIELDS = {**COMMON, "messages": ([MESSAGES], [[], [{"role": "user"}]]), "lo
                "tools": ([[]], [[TOOL]]), "verbosity": ([], ["low"]), "web_search_options": ([], [{}])}
 TEXT_FIELDS = {**COMMON, "prompt": ([PROMPT, ["a", "b"], [1, 2], [[1], [2]]], [[], [-1], {"a": 1}]),
                "best_of": ([1], [2]), "echo": ([True], ["x"]), "logprobs": ([1], [99]), "suffix": ([""], ["x"])}
+EMBED_FIELDS = {"model": (["smol"], []), "user": (["u"], [1]), "dimensions": ([1, 576], [0, 577]),
+                "encoding_format": (["float", "base64"], ["x"]),
+                "input": ([PROMPT, ["a", "b"], [1, 2], [[1], [2]]], [[], [-1], {"a": 1}, "", [""], [[]]])}
 
 
 def parameters(s):
@@ -295,6 +341,13 @@ def parameters(s):
                 e = json.loads(text)["error"]
                 assert e["param"] == name and name in e["message"], (name, v, e)
         assert s.curl(path, {**base, "max_tokens": 2, "nobody_knows_it": 1})[0] == 200
+    assert set(embed_params.EmbeddingCreateParams.__annotations__) == set(EMBED_FIELDS)
+    for name, (fine, bad) in EMBED_FIELDS.items():
+        for v in fine + [None] * (name != "input"):
+            assert s.curl(EMBED, {"input": "a", name: v})[0] == 200, (name, v)
+        for v in bad:
+            status, text, _ = s.curl(EMBED, {"input": "a", name: v})
+            assert status == 400 and json.loads(text)["error"]["param"] == name, (name, v, text)
     # tools go into the template where no call may come of them
     with_tools = both(s, CHAT, max_tokens=2, tools=[TOOL], tool_choice="none")
     assert with_tools["choices"][0]["message"]["content"]
@@ -302,7 +355,7 @@ def parameters(s):
 
 def main():
     s, failed = Server("--batch", "16", "--queue", "64", "--context", "2048"), 0
-    tests = [endpoints, options, errors, parameters, streams, overload]
+    tests = [endpoints, options, embeddings, errors, parameters, streams, overload]
     if len(sys.argv) > 1:  # some by name
         tests = [t for t in tests if t.__name__ in sys.argv[1:]]
     try:

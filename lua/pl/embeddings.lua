@@ -1,0 +1,111 @@
+-- A client's request for embeddings: an engine request for each input, no more at a time than a step takes, so that a
+-- long list leaves places to others. Each vector is written as JSON when it comes; the answer goes out with the last.
+local abi, json, openai = require "pl.abi", require "pl.json", require "pl.openai"
+local answers = require "pl.answers"
+local C = abi.C
+local M = {}
+
+-- Vectors as JSON ------------------------------------------------------------------------------------------
+
+local letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+local two = {} -- of 12 bits
+for i = 0, 4095 do
+  local a, b = math.floor(i / 64) + 1, i % 64 + 1
+  two[i] = letters:sub(a, a) .. letters:sub(b, b)
+end
+
+--- Base64 (RFC 4648) of a string.
+function M.base64(s)
+  local out, n = {}, #s
+  for i = 1, n, 3 do
+    local a, b, c = s:byte(i, i + 2)
+    local v = a * 65536 + (b or 0) * 256 + (c or 0)
+    out[#out + 1] = two[math.floor(v / 4096)]
+    out[#out + 1] = two[v % 4096]
+  end
+  local pad = -n % 3
+  if pad > 0 then out[#out] = pad == 1 and out[#out]:sub(1, 1) .. "=" or "==" end
+  return table.concat(out)
+end
+
+-- Nine digits tell every f32 from its neighbours. Base64 is of f32 as they lie in memory, little-endian as all machines
+-- that perilune runs on.
+local function written(t, base64)
+  local n, v = tonumber(t.dim[0]), abi.cast("const float *", t.data)
+  if base64 then return json.encode(M.base64(abi.string(v, n * 4))) end
+  local out = {}
+  for i = 0, n - 1 do out[i + 1] = ("%.9g"):format(v[i]) end
+  return "[" .. table.concat(out, ",") .. "]"
+end
+
+-- Jobs -----------------------------------------------------------------------------------------------------
+
+local function refuse(message, o) error(openai.refusal(message, o), 0) end
+
+-- n more tokens of input i: does it fit, and do all together?
+local function count(job, model, i, n)
+  if n == 0 then refuse(("input[%d]: no tokens"):format(i), { param = "input" }) end
+  if n > model.context then
+    refuse(("input[%d]: %d tokens, the context holds %d"):format(i, n, model.context),
+      { param = "input", code = "context_length_exceeded" })
+  end
+  job.prompt_tokens = job.prompt_tokens + n
+  if job.prompt_tokens > openai.MAX_INPUT_TOKENS then openai.too_many_tokens(job.prompt_tokens, i) end
+end
+
+-- Engine requests for the next inputs; where others have the places, the rest waits.
+local function feed(job, model)
+  local o, engine = job.o, job.engine
+  while job.n_open < model.pool.batch and #job.choices < #o.inputs do
+    local i = #job.choices + 1
+    if i > 1 and engine.n_open >= engine.places then return end
+    local ids, text = o.inputs[i], nil
+    if type(ids) == "string" then
+      if #ids >= require("pl.model").long_text then
+        ids, text = nil, ids -- for a front thread
+      else
+        ids = job.tok:encode(ids, { bos = o.bos })
+      end
+    end
+    if ids then count(job, model, i, #ids) end
+    local q = { ids = ids, tenant = job.tenant, max_tokens = 0 }
+    for name, v in pairs(o.engine) do q[name] = v end
+    local flags = o.bos and C.PL_TOK_BOS or 0
+    local ok, request, code = pcall(engine.submit, engine, q, text, text and job.tok, flags)
+    if not ok then refuse(type(request) == "table" and request.msg or tostring(request)) end
+    if not request then refuse(("no room for another request (%s)"):format(code), { status = 429 }) end
+    o.inputs[i] = false
+    job.choices[i], job.n_open = { request = request, counted = ids ~= nil }, job.n_open + 1
+  end
+end
+
+--- Hands the first of a job's inputs to the engine. Raises a refusal.
+function M.submit(job, model)
+  job.n_open = 0
+  feed(job, model)
+end
+
+-- The request of input i has ended.
+local function conclude(job, model, i, c)
+  local r = c.request
+  job.n_open, c.finish = job.n_open - 1, r.finish
+  if not c.counted and r.prompt_tokens then count(job, model, i, r.prompt_tokens) end
+  if r.finish ~= "stop" then error(answers.failure(r), 0) end
+  c.written, r.embedding = written(r.embedding, job.o.base64), nil
+  job.cached_tokens = job.cached_tokens + (r.n_cached or 0)
+end
+
+--- nil, as nothing is told before the end; and whether the job is over. job.refusal is set where it has failed.
+function M.news(job, model)
+  local ok, e = pcall(function()
+    for i, c in ipairs(job.choices) do
+      if c.request.finish and not c.finish then conclude(job, model, i, c) end
+    end
+    feed(job, model)
+  end)
+  if not ok and not openai.is_refusal(e) then error(e, 0) end
+  job.refusal = job.refusal or not ok and e or nil
+  return nil, job.refusal ~= nil or job.n_open == 0 and #job.choices == #job.o.inputs
+end
+
+return M
