@@ -351,7 +351,7 @@ int pl_sample_check(const pl_sample_opts *o, int32_t n_vocab, pl_err *err);
  * number depends on (seed, n_history) alone. Scratch is the caller's: n_vocab floats. */
 int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sample_opts *o, const int32_t *history,
               int32_t n_history, int32_t n_prompt, float *scratch, pl_err *err);
-double pl_logsumexp(const float *logits, int64_t n);
+double pl_logsumexp(const float *logits, int32_t n);
 
 /* engine: requests, their sequences, and the step. Tokens of a step are planned by a policy (Lua), which reads the
  * request records; C checks every entry of the plan. */

@@ -1,18 +1,20 @@
 /* sample.c: one token from a row of logits. Penalties and bias first, then temperature, top-k, top-p, min-p (each
- * over what the one before left), then a draw by inverse CDF in descending order of probability. The vocabulary is
- * never sorted whole: a histogram below the maximum finds the few candidates. Log-probabilities are those of the
- * model: before bias, penalties and temperature. */
+ * over what the one before left), then a draw by inverse CDF in the order of the row. Nothing is sorted: each option says
+ * which is the last token that it keeps in descending order of probability, and a radix search finds it. Log-probabilities
+ * are those of the model: before bias, penalties and temperature. */
 #include "base.h"
 #include <math.h>
-#include <stdlib.h>
 
-enum { N_BINS = 2048 }; /* of 1/64 nat each below the maximum; the last one takes the rest */
-static const float bins_per_nat = 64;
-
-typedef struct candidate {
-    float logit;
+/* The last token that is kept; of equal logits the lower ids come first. */
+typedef struct cut {
+    int32_t order; /* of its logit: order_of */
     int32_t id;
-} candidate;
+} cut;
+
+typedef union bits {
+    float f;
+    int32_t i;
+} bits;
 
 enum { BLOCK = 64 }; /* of a row: a number of turns that the compiler knows becomes vectors */
 
@@ -44,13 +46,47 @@ static int32_t largest(const float *x, int32_t n)
     return best;
 }
 
-double pl_logsumexp(const float *logits, int64_t n)
+/* exp(d) for d <= 0, at most 3 ulp off; 0 below -87 and of NaN. Written out and without a comparison of floats, so that a
+ * loop over it becomes vectors, and has the same bits with every C library. n = d / ln 2 rounded;
+ * exp(r) = 1 + r + r^2 q(r), with q as in kernels/cpu/maths.h. */
+static inline float exp_below(float d)
 {
-    float top = -INFINITY;
-    for (int64_t i = 0; i < n; i++) top = logits[i] > top ? logits[i] : top;
-    if (!(top > -INFINITY)) return -INFINITY;
+    const int32_t size = (bits){d}.i & 0x7fffffff, most = 0x42ae0000; /* 87 */
+    const float c = -(bits){.i = size < most ? size : most}.f;
+    const int32_t n = (int32_t)(c * 0x1.715476p+0f - 0.5f);
+    const float r = (c - (float)n * 0x1.62e4p-1f) - (float)n * 0x1.7f7d1cp-20f;
+    float q = r * 0x1.6d113cp-10f + 0x1.120ba2p-7f;
+    q = q * r + 0x1.55551ap-5f;
+    q = q * r + 0x1.5554dcp-3f;
+    q = q * r + 0.5f;
+    const bits y = {(r * r * q + r + 1) * (bits){.i = (n + 127) * (1 << 23)}.f};
+    return (bits){.i = y.i & -(size < most)}.f; /* a choice would become a branch */
+}
+
+/* The exponentials of at most BLOCK logits; returns their sum. */
+static double exps(float *restrict e, const float *restrict x, int32_t n, float top)
+{
+    double sum[4] = {0};
+    if (n == BLOCK)
+        for (int k = 0; k < BLOCK; k++) e[k] = exp_below(x[k] - top);
+    else
+        for (int k = 0; k < BLOCK; k++) e[k] = k < n ? exp_below(x[k] - top) : 0;
+    for (int k = 0; k < BLOCK; k += 4)
+        for (int j = 0; j < 4; j++) sum[j] += (double)e[k + j];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+static int32_t block_at(int32_t i, int32_t n) { return n - i < BLOCK ? n - i : BLOCK; }
+
+double pl_logsumexp(const float *logits, int32_t n)
+{
+    if (n < 1) return -INFINITY;
+    const float top = logits[largest(logits, n)];
+    float e[BLOCK];
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += exp((double)logits[i] - (double)top);
+    if (first_bad(logits, n) < n) return pl_plain_nan((double)NAN);
+    if (top <= -INFINITY) return -INFINITY;
+    for (int32_t i = 0; i < n; i += BLOCK) sum += exps(e, logits + i, block_at(i, n), top);
     return pl_plain_nan(log(sum) + (double)top);
 }
 
@@ -122,112 +158,117 @@ static void penalise(float *x, int32_t n_vocab, const pl_sample_opts *o, const i
     }
 }
 
-static int by_logit(const void *a, const void *b)
+/* A whole number that grows with the logit. */
+static inline int32_t order_of(float logit)
 {
-    const candidate *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
-    return x->id < y->id ? -1 : x->id > y->id;
+    const int32_t i = (bits){logit}.i;
+    return i ^ (i >> 31 & 0x7fffffff);
 }
 
-static int bin_of(float top, float x)
+static inline bool is_kept(cut c, float logit, int32_t id)
 {
-    const float d = (top - x) * bins_per_nat;
-    return d < N_BINS - 1 ? (int)d : N_BINS - 1;
+    const int32_t order = order_of(logit);
+    return (order > c.order) | ((order == c.order) & (id <= c.id));
 }
 
-/* The candidates that top-k, top-p and min-p may keep, sorted, and the number they do keep. */
-static int choose(candidate **out, int32_t *n_kept, const float *x, int32_t n, float top, const pl_sample_opts *o,
-                  pl_err *err)
+enum { N_BINS = 2048 };
+
+/* Those that `in` keeps and whose order is lo to hi, by how far below hi they are: how many, or, with a top logit, how
+ * probable. */
+static void fill_bins(double *sum, const float *x, int32_t n, cut in, int32_t lo, int32_t hi, int shift,
+                      const float *top)
 {
-    int32_t count[N_BINS] = {0}, n_cand = 0;
-    double mass[N_BINS] = {0}, total = 0, cum = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const int b = bin_of(top, x[i]);
-        count[b]++;
-        if (o->top_p < 1) mass[b] += exp((double)x[i] - (double)top);
-    }
-    for (int b = 0; b < N_BINS; b++) total += mass[b];
-    int last = N_BINS - 1; /* the last bin that can hold a kept token */
-    for (int b = 0; b < N_BINS; b++) {
-        n_cand += count[b];
-        cum += mass[b];
-        if (o->top_k ? n_cand >= o->top_k : o->top_p < 1 && cum >= (double)o->top_p * total) {
-            last = b;
-            break;
+    const bool first = shift == 21; /* every block is looked at, and vectors pay */
+    memset(sum, 0, N_BINS * sizeof *sum);
+    for (int32_t i = 0; i < n; i += BLOCK) {
+        const int32_t m = block_at(i, n);
+        float e[BLOCK];
+        int any = first || m < BLOCK;
+        if (!any)
+            for (int k = 0; k < BLOCK; k++) any |= (order_of(x[i + k]) >= lo) & (order_of(x[i + k]) <= hi);
+        if (first && top) exps(e, x + i, m, *top);
+        for (int32_t k = 0; any && k < m; k++) {
+            const int32_t order = order_of(x[i + k]);
+            if (order < lo || order > hi || !is_kept(in, x[i + k], i + k)) continue;
+            sum[((uint32_t)hi - (uint32_t)order) >> shift] += !top    ? 1
+                                                              : first ? (double)e[k]
+                                                                      : (double)exp_below(x[i + k] - *top);
         }
     }
+}
+
+/* The first token, in descending order, with which those that `in` keeps come to `want`: in number, or, with a top logit,
+ * as a part of their probability. A radix search: 11, 11 and 10 bits of the order, then the ids of equals. */
+static cut find_cut(const float *x, int32_t n, cut in, double want, const float *top)
+{
+    double sum[N_BINS], before = 0;
+    int32_t lo = INT32_MIN, hi = INT32_MAX;
+    for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {
+        fill_bins(sum, x, n, in, lo, hi, shift, top);
+        if (shift == 21 && top) {
+            double whole = 0;
+            for (int b = 0; b < N_BINS; b++) whole += sum[b];
+            want *= whole;
+        }
+        uint32_t bin = 0;
+        double next = before; /* rounding may leave the whole short of what is wanted: then the last bin is it */
+        for (uint32_t b = 0; b < N_BINS && next < want; b++) {
+            if (!(sum[b] > 0)) continue;
+            bin = b;
+            before = next;
+            next += sum[b];
+        }
+        hi = (int32_t)((uint32_t)hi - (bin << shift));
+        lo = (int32_t)((uint32_t)hi - ((1u << shift) - 1));
+    }
+    cut c = {hi, 0};
+    for (int32_t i = 0; i < n && before < want; i++) {
+        if (order_of(x[i]) != hi || !is_kept(in, x[i], i)) continue;
+        c.id = i;
+        before += top ? (double)exp_below(x[i] - *top) : 1;
+    }
+    return c;
+}
+
+static cut choose(const float *x, int32_t n, float top, const pl_sample_opts *o)
+{
+    cut c = {order_of(-INFINITY), n - 1};
+    if (o->top_k && o->top_k < n) c = find_cut(x, n, c, o->top_k, NULL);
+    if (o->top_p < 1) c = find_cut(x, n, c, (double)o->top_p, &top);
     if (o->min_p > 0) {
-        const float floor_logit = top + logf(o->min_p);
-        if (bin_of(top, floor_logit) < last) last = bin_of(top, floor_logit);
+        const double least = log((double)o->min_p);
+        float floor_logit = (float)((double)top + least);
+        if ((double)floor_logit - (double)top < least) floor_logit = nextafterf(floor_logit, INFINITY);
+        if (is_kept(c, floor_logit, n - 1)) c = (cut){order_of(floor_logit), n - 1};
     }
-    n_cand = 0;
-    for (int b = 0; b <= last; b++) n_cand += count[b];
-    candidate *c = malloc((size_t)n_cand * sizeof *c);
-    if (!c) return pl_fail(err, PL_ENOMEM, "sample: no memory for %d candidates", n_cand);
-    int32_t k = 0;
-    for (int32_t i = 0; i < n; i++)
-        if (bin_of(top, x[i]) <= last) c[k++] = (candidate){x[i], i};
-    qsort(c, (size_t)k, sizeof *c, by_logit);
-    if (o->top_k && k > o->top_k) k = o->top_k;
-    if (o->top_p < 1) {
-        double kept = 0, whole = o->top_k ? 0 : total;
-        if (o->top_k)
-            for (int32_t i = 0; i < k; i++) whole += exp((double)c[i].logit - (double)top);
-        for (int32_t i = 0; i < k; i++) {
-            kept += exp((double)c[i].logit - (double)top);
-            if (kept >= (double)o->top_p * whole) k = i + 1;
-        }
-    }
-    for (int32_t i = 0; i < k; i++)
-        if ((double)c[i].logit - (double)top < log((double)o->min_p)) k = i;
-    *out = c;
-    *n_kept = k;
-    return PL_OK;
+    return c;
 }
 
-/* By inverse CDF over a whole row, in its order. The sums that the first pass leaves on its way say where the second one
- * begins. */
-static int32_t draw_any(const float *x, int32_t n, float top, double u)
+/* By inverse CDF over those that are kept, in the order of the row. The sums that the first pass leaves on its way say
+ * where the second one begins. */
+static int32_t draw(const float *x, int32_t n, float top, const pl_sample_opts *o, uint64_t counter)
 {
     enum { MARKS = 256 };
-    const int32_t step = (n + MARKS - 1) / MARKS;
+    const cut c = choose(x, n, top, o);
+    const int32_t n_blocks = (n + BLOCK - 1) / BLOCK, step = (n_blocks + MARKS - 1) / MARKS * BLOCK;
     double mark[MARKS], total = 0;
-    for (int32_t i = 0; i < n; i++) {
+    float e[BLOCK];
+    for (int32_t i = 0; i < n; i += BLOCK) {
+        const int32_t m = block_at(i, n);
         if (i % step == 0) mark[i / step] = total;
-        total += exp((double)x[i] - (double)top);
+        exps(e, x + i, m, top);
+        for (int32_t k = 0; k < m; k++) total += (double)((float)is_kept(c, x[i + k], i + k) * e[k]);
     }
+    const double u = uniform(o->seed, counter) * total;
     int32_t at = (n - 1) / step, token = 0;
-    while (at > 0 && mark[at] > u * total) at--;
+    while (at > 0 && mark[at] > u) at--;
     double cum = mark[at];
-    for (int32_t i = at * step; i < n; i++) {
-        const double e = exp((double)x[i] - (double)top);
-        cum += e;
-        if (e > 0) token = i;
-        if (cum > u * total) break;
+    for (int32_t i = at * step; i < n && cum <= u; i++) {
+        const float p = is_kept(c, x[i], i) ? exp_below(x[i] - top) : 0;
+        cum += (double)p;
+        if (p > 0) token = i;
     }
     return token;
-}
-
-static int draw(int32_t *token, const float *x, int32_t n, float top, const pl_sample_opts *o, uint64_t counter,
-                pl_err *err)
-{
-    const double u = uniform(o->seed, counter);
-    double total = 0, cum = 0;
-    if (o->top_k == 0 && o->top_p >= 1 && o->min_p <= 0) { /* nothing to cut: no order needed */
-        *token = draw_any(x, n, top, u);
-        return PL_OK;
-    }
-    candidate *c = NULL;
-    int32_t k = 0;
-    PL_TRY(choose(&c, &k, x, n, top, o, err));
-    for (int32_t i = 0; i < k; i++) total += exp((double)c[i].logit - (double)top);
-    for (int32_t i = 0; i < k; i++) {
-        *token = c[i].id;
-        cum += exp((double)c[i].logit - (double)top);
-        if (cum > u * total) break;
-    }
-    free(c);
-    return PL_OK;
 }
 
 static void logprobs(pl_sampled *out, const float *logits, int32_t n, int32_t n_top)
@@ -263,9 +304,8 @@ int pl_sample(pl_sampled *out, const float *logits, int32_t n_vocab, const pl_sa
     *out = (pl_sampled){.token = best};
     if (o->temperature > 0 && scratch[best] < INFINITY) { /* a bias of +inf decides by itself */
         const float inv = 1 / o->temperature;
-        for (int32_t i = 0; i < n_vocab; i++) scratch[i] *= inv;
-        if (isfinite(scratch[best]))
-            PL_TRY(draw(&out->token, scratch, n_vocab, scratch[best], o, (uint64_t)n_history, err));
+        for (int32_t i = 0; i < n_vocab; i++) scratch[i] = scratch[i] * inv + 0.0f; /* no -0: it has another rank */
+        if (isfinite(scratch[best])) out->token = draw(scratch, n_vocab, scratch[best], o, (uint64_t)n_history);
     }
     if (o->n_logprobs >= 0) logprobs(out, logits, n_vocab, o->n_logprobs);
     return PL_OK;

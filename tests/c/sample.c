@@ -111,6 +111,53 @@ START_TEST(top_k_top_p_min_p)
 }
 END_TEST
 
+/* Rows of any length, many equal logits, both zeros, forbidden tokens: the k first in descending order, by id where equal. */
+START_TEST(equals_at_the_cut)
+{
+    const float values[] = {-INFINITY, -90, -3, -0.5f, -0.0f, 0, 1e-30f, 2, 2.0000002f, 40};
+    for (int n = 1; n <= 150; n += n < 70 ? 3 : 11) {
+        for (int i = 0; i < n; i++) logits[i] = values[(i * 7 + n) % 10];
+        logits[n - 1] = 1.5f;
+        for (int k = 1; k <= n + 1; k += k < 4 ? 1 : 9) {
+            pl_sample_opts o = plain;
+            bool in[150] = {0};
+            o.top_k = k, o.temperature = 30; /* all but the forbidden are likely */
+            for (int i = 0; i < n; i++) {
+                int before = 0;
+                for (int j = 0; j < n; j++) before += logits[j] > logits[i] || (logits[j] == logits[i] && j < i);
+                in[i] = before < k && logits[i] > -INFINITY;
+            }
+            for (int draws = 0; draws < 300; draws++) {
+                pl_sampled s;
+                o.seed = (uint64_t)draws;
+                ck_assert_int_eq(pl_sample(&s, logits, n, &o, NULL, 0, 0, scratch, &err), PL_OK);
+                ck_assert_msg(in[s.token], "n %d, k %d: token %d, logit %g", n, k, s.token, (double)logits[s.token]);
+            }
+        }
+    }
+}
+END_TEST
+
+/* The sum of exponentials against doubles, for rows of any length and spread. */
+START_TEST(logsumexp_is_near_doubles)
+{
+    for (int n = 1; n <= 1000; n += n < 140 ? 1 : 53)
+        for (int spread = 1; spread <= 10000; spread *= 10) {
+            static float x[1000];
+            double top = -INFINITY, sum = 0;
+            for (int i = 0; i < n; i++) x[i] = (float)((double)rand() / RAND_MAX - 0.3) * (float)spread;
+            for (int i = 0; i < n; i++) top = (double)x[i] > top ? (double)x[i] : top;
+            for (int i = 0; i < n; i++) sum += exp((double)x[i] - top);
+            ck_assert_double_eq_tol(pl_logsumexp(x, n), top + log(sum), 1e-6);
+            x[n / 2] = NAN;
+            ck_assert(isnan(pl_logsumexp(x, n)));
+            for (int i = 0; i < n; i++) x[i] = -INFINITY;
+            ck_assert(pl_logsumexp(x, n) <= -INFINITY);
+        }
+    ck_assert(pl_logsumexp(logits, 0) <= -INFINITY);
+}
+END_TEST
+
 START_TEST(seed_and_position_decide)
 {
     pl_sample_opts o = plain;
@@ -220,6 +267,8 @@ int main(void)
     tcase_add_test(c, greedy_takes_the_lowest_of_equals);
     tcase_add_test(c, every_place_is_looked_at);
     tcase_add_test(c, top_k_top_p_min_p);
+    tcase_add_test(c, equals_at_the_cut);
+    tcase_add_test(c, logsumexp_is_near_doubles);
     tcase_add_test(c, seed_and_position_decide);
     tcase_add_test(c, penalties_and_bias);
     tcase_add_test(c, logprobs_are_the_models);
