@@ -283,6 +283,60 @@ START_TEST(test_truth)
 }
 END_TEST
 
+/* A token that has a NaN or an infinity makes outputs of its own NaN, all of them where activations become integers; what is
+ * zero, or too small for integers, gives the bias; the tokens beside them have the bits that they have without. */
+START_TEST(test_neighbours)
+{
+    enum { N = 33, M = 9, NAN_AT = 2, INF_AT = 4, ZERO_AT = 5, TINY_AT = 7 };
+    const int32_t format = formats[_i];
+    const int64_t block = pl_dtype_block(format), K = block > 32 ? 3 * block : 320, n = N;
+    pl_err e = {0};
+    uint64_t seed = 21;
+    open_all();
+    for (int32_t p = 0; p < PL_N_PATHS; p++) {
+        if (!devs[p][2]) continue;
+        pl_dev *d = devs[p][2];
+        pl_tensor w = {0}, packed = {0}, x = {0}, b = {0}, clean = {0}, y = {0};
+        new_tensor(&w, d, format, N, K);
+        new_tensor(&x, d, PL_F32, M, K);
+        new_tensor(&clean, d, PL_F32, M, N);
+        new_tensor(&y, d, PL_F32, M, N);
+        ck_assert(pl_tensor_new(&b, d, PL_F32, 1, &n, &e) == PL_OK);
+        fill_weights(&w, &seed);
+        for (int i = 0; i < N; i++) ((float *)b.data)[i] = uniform(&seed);
+        ck_assert(pl_dev_pack(d, &packed, &w, NULL, &e) == PL_OK);
+        for (int act = PL_ACT_BF16; act < PL_N_ACTS; act++) {
+            const int does = pl_act_for(act, format);
+            const bool whole = does == PL_ACT_INT8 || does == PL_ACT_INT15;
+            float *v = x.data;
+            for (int i = 0; i < M * K; i++) v[i] = uniform(&seed);
+            ck_assert(pl_cpu_linear(pl_dev_stream(d), &clean, &x, &packed, &b, act, &e) == PL_OK);
+            v[NAN_AT * K + K - 1] = NAN;
+            v[INF_AT * K + 17] = -INFINITY;
+            for (int i = 0; i < K; i++) v[ZERO_AT * K + i] = i % 2 ? -0.0f : 0, v[TINY_AT * K + i] = 0x1p-101f;
+            ck_assert(pl_cpu_linear(pl_dev_stream(d), &y, &x, &packed, &b, act, &e) == PL_OK);
+            for (int t = 0; t < M; t++)
+                for (int i = 0; i < N; i++) {
+                    const float got = ((const float *)y.data)[t * N + i], bias = ((const float *)b.data)[i];
+                    if (t == NAN_AT || (t == INF_AT && whole))
+                        ck_assert_msg(isnan(got), "%s, token %d, output %d: %g", act_name[act], t, i, (double)got);
+                    else if (t == ZERO_AT || (t == TINY_AT && whole))
+                        ck_assert_float_eq(got, bias);
+                    else if (t != INF_AT && t != TINY_AT)
+                        same_bits((const float *)clean.data + t * N + i, &got, 1, act_name[act], format, p, M);
+                }
+        }
+        pl_tensor_release(&w);
+        pl_tensor_release(&packed);
+        pl_tensor_release(&x);
+        pl_tensor_release(&b);
+        pl_tensor_release(&clean);
+        pl_tensor_release(&y);
+    }
+    close_all();
+}
+END_TEST
+
 /* Packing loses nothing, also with rows taken in another order. */
 START_TEST(test_pack)
 {
@@ -439,6 +493,7 @@ static Suite *suite(void)
     tcase_set_timeout(t, 600);
     tcase_add_loop_test(t, test_same_bits, 0, N_FORMATS);
     tcase_add_loop_test(t, test_truth, 0, N_FORMATS);
+    tcase_add_loop_test(t, test_neighbours, 0, N_FORMATS);
     tcase_add_loop_test(t, test_pack, 0, N_FORMATS);
     tcase_add_test(t, test_refusals);
     tcase_add_test(t, test_parallel);
