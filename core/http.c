@@ -272,6 +272,7 @@ static int give(pl_http *h, int64_t id, int32_t status, const char *headers, str
     if (n < 0) {
         c->state = HTTP_STREAMING;
         c->n_answer = 0;
+        if (!strcmp(c->req.method, "HEAD")) c->is_last = true; /* the library ends a body that is not sent */
     } else {
         c->state = HTTP_SENDING;
         c->taken = false;

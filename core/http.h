@@ -33,7 +33,8 @@ typedef struct pl_http_conn {
     struct MHD_Response *answer; /* until it is queued */
     unsigned status;
     bool is_due, closes;
-    char *out; /* [out_cap] of which out_n from out_at are to be sent */
+    char *out;              /* [out_cap] of which out_n from out_at are to be sent */
+    int64_t n_head, n_read; /* bytes of its head; of the requests before it on its connection */
     int64_t out_at, out_n, out_cap, n_sent, n_answer;
     bool settled, suspended, watched, queued, taken;
     bool dead;        /* nothing more is sent: the connection closes */
@@ -42,7 +43,7 @@ typedef struct pl_http_conn {
     bool is_old;      /* HTTP/1.0 */
     bool is_events;   /* its answer is a stream of events */
     bool is_extra;    /* one more than are served: it is told so */
-    bool is_chunked;  /* its body comes in chunks */
+    bool is_last;     /* nothing may follow it on its connection */
     const char *why;  /* how it ended, for the log; NULL: complete */
     char note[256];
     struct pl_http_conn *next, *prev; /* the line of requests that nobody has taken */
@@ -81,7 +82,7 @@ enum { HTTP_EXTRA = 64 }; /* connections beyond the limit, to be told so */
 /* http_head.c */
 enum { HTTP_MAX_TARGET = 1024 };
 typedef struct pl_http_head {
-    int64_t bytes;
+    int64_t bytes, size; /* size: of the whole head */
     int32_t n, n_length, n_coding, n_host, n_auth;
     bool is_bad, has_length;
     int64_t length;   /* Content-Length, or -1 */

@@ -3,6 +3,8 @@
  * comes byte by byte. */
 #include "http.h"
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -116,6 +118,16 @@ static size_t as_it_is(void *cls, struct MHD_Connection *mhd, char *s)
     return strlen(s);
 }
 
+/* Have more bytes come than the requests that were read? Then there are two readings of them (http_head.c), or a client that
+ * does not wait for answers; neither gets another answer. Under TLS what comes cannot be counted. */
+static bool has_more(const pl_http *h, const pl_http_conn *c)
+{
+    struct tcp_info t = {0};
+    socklen_t n = sizeof t;
+    return !h->tls && getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &t, &n) == 0 &&
+           t.tcpi_bytes_received > (uint64_t)(c->n_read + c->n_head + c->n_body);
+}
+
 /* Makes an answer the next one to be queued; the connection's state is then SENDING. A request whose body may still come
  * ends its connection. */
 static enum MHD_Result reply(pl_http *h, pl_http_conn *c, unsigned status, struct MHD_Response *r, bool closes)
@@ -124,7 +136,7 @@ static enum MHD_Result reply(pl_http *h, pl_http_conn *c, unsigned status, struc
     c->status = status;
     c->answer = r;
     c->is_due = true;
-    c->closes = closes || h->draining || c->is_chunked;
+    c->closes = closes || h->draining || c->is_last || has_more(h, c);
     if (c->state != HTTP_STREAMING) {
         c->state = HTTP_SENDING;
         c->deadline_s = pl_now_s() + h->o.send_s;
@@ -186,8 +198,8 @@ static enum MHD_Result begin(pl_http *h, pl_http_conn *c, const char *method, co
     pl_http_parse_head(c->mhd, c, method, version, &head);
     if (!c->req.request_id[0]) snprintf(c->req.request_id, sizeof c->req.request_id, "req-%llx", (long long)c->id);
     c->req.id = c->id;
-    c->is_chunked =
-        head.n_coding > 0; /* where its chunks end the library may see otherwise than a proxy: no more comes */
+    c->n_head = head.size;
+    c->is_last = head.n_coding > 0; /* where its chunks end the library may see otherwise than a proxy */
     const pl_http_refusal no = pl_http_check_head(h, c, method, version, &head);
     if (no.status) return refuse(h, c, no.status, no.why, true);
     c->is_extra = c->is_extra && h->n_unused < HTTP_EXTRA;
@@ -207,7 +219,7 @@ static enum MHD_Result receive(pl_http *h, pl_http_conn *c, const char *data, in
     h->m.bytes_in += (uint64_t)n;
     if (c->refused ||
         c->n_body + n > h->o.body_bytes) { /* the answer comes behind the body, if that ends before long */
-        c->refused = 413;
+        if (!c->refused) c->refused = 413;
         c->n_body += n;
         return c->n_body > 2 * h->o.body_bytes ? MHD_NO : MHD_YES;
     }
@@ -300,7 +312,8 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context, 
     if (!c) return;
     pthread_mutex_lock(&h->lock);
     const bool was_sent = how == MHD_REQUEST_TERMINATED_COMPLETED_OK;
-    if (!was_sent && (c->queued || c->taken)) pl_http_lost(h, c, h->closing ? "closed" : "gone");
+    if (c->queued || c->taken) /* sent all the same: a stream's head was all that HEAD asked for */
+        pl_http_lost(h, c, h->closing ? "closed" : "gone");
     if (!was_sent && !c->why) c->why = h->closing ? "closed" : "gone";
     if (c->why && !strcmp(c->why, "gone")) h->m.gone++;
     unwatch(h, c);
@@ -312,7 +325,8 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **context, 
     free(c->target);
     free(c->body);
     free(c->out);
-    *c = (pl_http_conn){.mhd = c->mhd, .fd = c->fd, .slot = c->slot, .dead = c->dead};
+    *c = (pl_http_conn){
+        .mhd = c->mhd, .fd = c->fd, .slot = c->slot, .dead = c->dead, .n_read = c->n_read + c->n_head + c->n_body};
     c->deadline_s = pl_now_s() + (h->draining ? 0 : h->o.idle_s + h->o.header_s);
     pthread_mutex_unlock(&h->lock);
     if (unused) MHD_destroy_response(unused);

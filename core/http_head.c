@@ -21,7 +21,8 @@ static bool is_plain(const char *s, size_t n) /* a header's value: no control ch
 
 static void keep(char *out, size_t cap, const char *value, size_t n)
 {
-    if (n >= cap) n = 0; /* too long to mean anything here */
+    while (n && (value[n - 1] == ' ' || value[n - 1] == '\t')) n--; /* no part of a header's value */
+    if (n >= cap) n = 0;                                            /* too long to mean anything here */
     memcpy(out, value, n);
     out[n] = 0;
 }
@@ -74,15 +75,18 @@ static enum MHD_Result read_header(void *cls, enum MHD_ValueKind kind, const cha
 /* The library takes a line that begins with a colon for the empty line that ends the head, and what follows for the next
  * request; and CR or LF alone for the end of a line. Both are ways to smuggle a request past a proxy that reads otherwise.
  * Method, version, names and values lie in its buffer as they were sent: between two headers there has to be one line end
- * of two bytes, and between the last one and the end of the head, whose length it counts from the method, two. (A colon and LF alone cannot be
- * told from an empty line.) */
+ * of two bytes, and between the last one and the end of the head, whose length it counts from the method, two, all
+ * zeroes by now. A colon, or a NUL, and LF alone cannot be told from CR and LF there: `has_more` sees what would follow. */
 void pl_http_parse_head(struct MHD_Connection *mhd, pl_http_conn *c, const char *method, const char *version,
                         pl_http_head *head)
 {
     *head = (pl_http_head){.length = -1, .last = version + strlen(version)};
     MHD_get_connection_values_n(mhd, MHD_HEADER_KIND, read_header, &(reading){head, c});
     const union MHD_ConnectionInfo *i = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-    if (!i || !head->last || (uintptr_t)head->last - (uintptr_t)method + 4 != i->header_size) head->is_bad = true;
+    head->size = i ? (int64_t)i->header_size : 0;
+    if (!head->last || (int64_t)((uintptr_t)head->last - (uintptr_t)method) + 4 != head->size ||
+        memcmp(head->last, (char[4]){0}, 4) != 0)
+        head->is_bad = true;
     /* likewise between method, target and version: a NUL in a target would end it */
     if (c->target && (uintptr_t)version - (uintptr_t)method != strlen(method) + strlen(c->target) + 2)
         head->is_bad = true;

@@ -56,17 +56,63 @@ END_TEST
 START_TEST(pipeline)
 {
     open_server();
-    const int fd = dial();
-    for (int i = 0; i < 20; i++) put(fd, i % 2 ? get_x : post_x);
-    for (int i = 0; i < 20; i++) {
-        char text[16];
+    for (int i = 0; i < 4; i++) { /* what comes before an answer ends the connection behind it */
+        const int fd = dial();
+        put(fd, get_x); /* kept */
+        answer(next(), "one");
+        ck_assert_ptr_null(strstr(get(fd, "one", 2000), "close"));
+        put(fd, post_x);
         const int64_t id = next();
-        ck_assert_str_eq(r.method, i % 2 ? "GET" : "POST");
-        quiet(0.01); /* one at a time */
-        snprintf(text, sizeof text, "no %d.", i);
-        answer(id, text);
-        get(fd, text, 2000);
+        for (int k = 0; k <= i; k++) put(fd, k % 2 ? post_x : get_x);
+        quiet(0.05);
+        answer(id, "two");
+        get(fd, NULL, 2000);
+        ck_assert_msg(closed && strstr(got, "Connection: close") && strstr(got, "two"), "%s", got);
+        quiet(0.05);
+        close(fd);
     }
+}
+END_TEST
+
+/* Heads of which the library sees the end where a strict reader sees a line: the rest is no request. */
+START_TEST(two_readings)
+{
+    static const char *const line[] = {"\r\n:\n", "\n:\r\n", "\r\n\0\n", "\0\n:\n"};
+    char text[200];
+    open_server();
+    for (size_t i = 0; i < 4 * 2; i++) {
+        const int fd = dial();
+        const size_t n = (size_t)sprintf(text, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0");
+        memcpy(text + n, line[i / 2], 4);
+        strcpy(text + n + 4, get_x);
+        put_n(fd, text, i % 2 ? n + 4 : n + 4 + strlen(get_x));
+        const int64_t id = next();
+        if (i % 2) put(fd, get_x);
+        quiet(0.05);
+        answer(id, "fine");
+        get(fd, NULL, 2000);
+        ck_assert_msg(closed && strstr(got, "fine") && !strstr(strstr(got, "fine"), "HTTP"), "%zu: %s", i, got);
+        quiet(0.05);
+        close(fd);
+    }
+}
+END_TEST
+
+START_TEST(head_of_a_stream)
+{
+    pl_http_stats m;
+    open_server();
+    const int fd = dial();
+    put(fd, "HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n");
+    const int64_t id = next();
+    ck_assert_int_eq(pl_http_begin(h, id, 200, "Content-Type: text/event-stream\n", &err), PL_OK);
+    get(fd, NULL, 2000); /* it is over while its sender does not know: it hears of it as of a client that left */
+    ck_assert_msg(closed && strstr(got, "Connection: close") && !strstr(got, "data"), "%s", got);
+    ck_assert_int_eq(pl_http_send(h, id, "data: 1\n\n", 9, &err), PL_ECANCEL);
+    ck_assert_int_eq(pl_http_next(h, &r, -1, 2, &err), PL_OK);
+    ck_assert(r.kind == PL_HTTP_GONE && r.id == id);
+    pl_http_get_stats(h, &m);
+    ck_assert_int_eq(m.n_open, 0);
     close(fd);
 }
 END_TEST
@@ -570,6 +616,8 @@ int main(void)
 {
     const struct named_test list[] = {{"whole", whole},
                                       {"pipeline", pipeline},
+                                      {"two_readings", two_readings},
+                                      {"head_of_a_stream", head_of_a_stream},
                                       {"stream", stream},
                                       {"disconnects", disconnects},
                                       {"half_closed", half_closed},

@@ -60,7 +60,8 @@ static bool read_loosely(loose *l)
     for (;;) {
         char *s = line(l, &at, &n);
         if (!s) return false;
-        if (n == 0 || *s == ':' || l->n_headers == 128) break;
+        if (n && *s == ':') *s = 0, n = 0;
+        if (n == 0 || l->n_headers == 128) break;
         char *colon = memchr(s, ':', n), *value = colon;
         if (!colon) return false;
         *value++ = 0;

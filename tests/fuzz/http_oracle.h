@@ -36,12 +36,12 @@ static inline bool oracle_path(oracle_request *r, const uint8_t *p, size_t n)
     return true;
 }
 
-/* Does a line end here? 2: and with it the head, for the library: it takes a line that begins with a colon for the empty
- * one, and where it or the line before ends in LF alone the bytes are as many (core/README.md). */
+/* Does a line end here? The library takes NUL and LF for it too; and 2: with it the head, as it takes a line that begins with a
+ * colon for the empty one, and where the line before ends in LF alone the bytes are as many (core/README.md). */
 static inline int oracle_line_end(const uint8_t *p, size_t n)
 {
-    if (n >= 4 && p[0] == '\n' && p[1] == ':' && p[3] == '\n') return 2;
-    return n >= 2 && p[0] == '\r' && p[1] == '\n';
+    if (n >= 4 && !memcmp(p, "\n:\r\n", 4)) return 2;
+    return n >= 2 && (p[0] == '\r' || p[0] == 0) && p[1] == '\n';
 }
 
 /* The head at the beginning of p[n]: its bytes, 0 where there is none that is whole and right. *length: of the body, or
@@ -60,13 +60,12 @@ static inline size_t oracle_head(oracle_request *r, const uint8_t *p, size_t n, 
     if (at + 11 > n || !oracle_path(r, p + from, at - from)) return 0;
     if (memcmp(p + at, " HTTP/1.1", 9) != 0 && memcmp(p + at, " HTTP/1.0", 9) != 0) return 0;
     int end = oracle_line_end(p + at + 9, n - at - 9);
-    if (!end && n >= at + 11 && !memcmp(p + at + 9, "\0\n", 2)) end = 1; /* it reads a text up to NUL */
     if (!end) return 0;
     r->is_old = p[at + 8] == '0';
     at += 11;
     for (;;) {
         if (at + 2 > n) return 0;
-        if (end == 2 || ((p[at] == '\r' || p[at] == ':') && p[at + 1] == '\n')) break;
+        if (end == 2 || ((p[at] == '\r' || p[at] == ':' || p[at] == 0) && p[at + 1] == '\n')) break;
         const uint8_t *name = p + at;
         while (at < n && oracle_token(p[at])) at++;
         const size_t n_name = (size_t)(p + at - name);
@@ -79,7 +78,8 @@ static inline size_t oracle_head(oracle_request *r, const uint8_t *p, size_t n, 
         at += 2;
         while (n_value && (value[n_value - 1] == ' ' || value[n_value - 1] == '\t')) n_value--;
         if (n_name == 4 && !strncasecmp((const char *)name, "host", 4)) n_host++;
-        if (n_name == 12 && !strncasecmp((const char *)name, "content-type", 12) && n_value < sizeof r->type) {
+        if (n_name == 12 && !strncasecmp((const char *)name, "content-type", 12)) {
+            if (n_value >= sizeof r->type) n_value = 0;
             memcpy(r->type, value, n_value);
             r->type[n_value] = 0;
         }
@@ -129,13 +129,17 @@ static inline size_t oracle_chunks(oracle_request *r, const uint8_t *p, size_t n
     return at + 2 <= n ? at + 2 : 0;
 }
 
-/* The request at the beginning of p[n], line ends before it passed over; false where there is none that is whole and
- * right. */
+/* The request at the beginning of p[n], empty lines before it passed over, which for the library are those too that begin with
+ * NUL; false where there is none that is whole and right. */
 static inline bool oracle_next(oracle_request *r, const uint8_t *p, size_t n)
 {
     size_t skipped = 0;
     int64_t length;
-    while (skipped < n && (p[skipped] == '\r' || p[skipped] == '\n')) skipped++;
+    while (skipped < n && (p[skipped] == '\r' || p[skipped] == '\n' || p[skipped] == 0)) {
+        const uint8_t *end = p[skipped] ? p + skipped : memchr(p + skipped, '\n', n - skipped);
+        if (!end) return false;
+        skipped = (size_t)(end - p) + 1;
+    }
     p += skipped, n -= skipped;
     const size_t head = oracle_head(r, p, n, &length);
     if (head == 0) return false;

@@ -13,14 +13,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_REQUESTS = 64, NEIGHBOUR = 16, COUNT = 512, QUIET_MS = 20 };
-static const double PATIENCE_S = 60;
+enum { MAX_REQUESTS = 64, NEIGHBOUR = 16, COUNT = 64, QUIET_MS = 20 };
+static const double PATIENCE_S = 15; /* less than libFuzzer has */
 
 typedef struct fuzz_server {
     pl_http *http;
-    int neighbour, files;
+    int neighbour, n_sockets; /* n_sockets: that there are with no client but the neighbour */
     uint64_t n;
 } fuzz_server;
 
@@ -33,12 +34,16 @@ static int dial(const pl_http *h)
     return fd;
 }
 
-static int count_files(void)
+/* Of sockets alone: libFuzzer keeps pipes to a symboliser from the first time on that it has a function to name. */
+static int count_sockets(void)
 {
     int n = 0;
+    struct stat st;
     DIR *d = opendir("/proc/self/fd");
-    while (d && readdir(d)) n++;
-    if (d) closedir(d);
+    PL_ASSERT(d);
+    for (const struct dirent *e; (e = readdir(d));)
+        if (fstatat(dirfd(d), e->d_name, &st, 0) == 0 && S_ISSOCK(st.st_mode)) n++;
+    closedir(d);
     return n;
 }
 
@@ -58,6 +63,7 @@ static fuzz_server *server(void) /* as long as the process is there */
     o.bodies_bytes = 65536;
     o.header_s = 1, o.body_s = o.send_s = 5; /* less than an execution may take */
     o.idle_s = 2;                            /* what the library has missed ends then */
+    s.n_sockets = count_sockets() + 3;       /* it listens, and the neighbour's two ends */
     PL_ASSERT(pl_http_open(&s.http, &o, &err) == PL_OK);
     s.neighbour = dial(s.http);
     return &s;
@@ -84,7 +90,11 @@ static int check_answers(const char *p, size_t n, const oracle_request *want, in
             body = (size_t)atoi(length + 16);
         else if (!chunked)
             body = n; /* until it closes */
-        if (count < n_want && !strcmp(want[count].method, "HEAD")) body = 0, chunked = NULL;
+        if (count < n_want && !strcmp(want[count].method, "HEAD")) {
+            /* the library ends the body that it has not sent: nothing follows it */
+            if (chunked && n == 5 && !memcmp(p, "0\r\n\r\n", 5)) return count + 1;
+            body = 0, chunked = NULL;
+        }
         count++;
         while (chunked) {
             char *after;
@@ -232,11 +242,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     close(fd);
     settle(s->http);
     if (s->n++ % NEIGHBOUR == 0) ask_neighbour(s);
-    if (s->n % COUNT ==
-        1) { /* just behind the neighbour's answer; a connection is told of as closed before its descriptor is */
-        if (s->files == 0) s->files = count_files();
-        for (const double start = pl_now_s(); count_files() > s->files; usleep(1000))
-            PL_ASSERT(pl_now_s() - start < PATIENCE_S);
-    }
+    if (s->n % COUNT == 1) /* just behind the neighbour's answer */
+        for (const double start = pl_now_s(); count_sockets() > s->n_sockets; usleep(1000))
+            PL_ASSERT(pl_now_s() - start < PATIENCE_S); /* told of as closed before it is */
     return 0;
 }
