@@ -4,6 +4,7 @@
 #include <editline/readline.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <locale.h>
 #include <poll.h>
 #include <signal.h>
@@ -44,9 +45,20 @@ static void on_lost_file(int sig)
     _exit(1);
 }
 
+/* For jansson, which does not survive that there is none (json.c). */
+static void *memory_or_end(size_t n)
+{
+    static const char text[] = "perilune: no memory to read JSON\n";
+    void *p = malloc(n ? n : 1);
+    if (p) return p;
+    (void)!write(2, text, sizeof text - 1);
+    _exit(1);
+}
+
 void pl_host_init(void)
 {
     setlocale(LC_CTYPE, "C.UTF-8"); /* lines that are typed are UTF-8, whatever the user's locale */
+    json_set_alloc_funcs(memory_or_end, free);
     const struct sigaction lost = {.sa_handler = on_lost_file};
     sigaction(SIGBUS, &lost, NULL);
     /* A standard stream that is closed must not be the number of the next file that is opened. Turned the wrong way round,

@@ -1,8 +1,8 @@
 /* tok_json.c: tokenizer.json and tokenizer_config.json. The first describes a pipeline, which is taken as it stands: no
  * model is known by name here, and a component that is not known is an error that names it. The second says which tokens
  * begin and end a text. */
+#include "json.h"
 #include "tok_impl.h"
-#include <jansson.h>
 #include <stdio.h>
 
 enum { PL_MAX_JSON = 512 << 20 };
@@ -15,7 +15,7 @@ int pl_json_parse(pl_json **out, const char *text, int64_t n, bool is_config, pl
     json_error_t e;
     if (n < 0 || n > PL_MAX_JSON)
         return pl_fail(err, PL_EFORMAT, "%s: %lld bytes, want at most %d", what, (long long)n, PL_MAX_JSON);
-    json_t *j = json_loadb(text, (size_t)n, flags, &e);
+    json_t *j = pl_json_load(text, n, flags, &e);
     if (!j) return pl_fail(err, PL_EFORMAT, "%s: line %d: %s", what, e.line, e.text);
     if (!json_is_object(j)) {
         json_decref(j);

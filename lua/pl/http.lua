@@ -17,17 +17,18 @@ function M.open(o)
 end
 
 --- The next request: { id, method, path, query, type, request_id, tenant, body }, or { id, gone = true } when a client
---- has left; nil after `seconds`, or when the descriptor fd (-1: none) is readable.
+--- has left (body nil: no memory); nil after `seconds`, or when the descriptor fd (-1: none) is readable.
 function Http:next(fd, seconds)
   local r = self.request
   check(C.pl_http_next(self.ptr, r, fd, seconds, e))
   if r.kind == C.PL_HTTP_NONE then return nil end
   local id = tonumber(r.id)
   if r.kind == C.PL_HTTP_GONE then return { id = id, gone = true } end
+  local ok, body = pcall(abi.string, r.body, tonumber(r.n_body))
   return { id = id, method = abi.string(r.method), path = abi.string(r.path), query = abi.string(r.query),
     type = abi.string(r.type), request_id = abi.string(r.request_id), tenant = r.tenant,
     tenant_name = abi.string(r.tenant_name),
-    body = abi.string(r.body, tonumber(r.n_body)) }
+    body = ok and body or nil }
 end
 
 --- Answers return nil and a code ("ECANCEL") where the client is gone.
@@ -72,7 +73,9 @@ M.DEPTH, M.VALUES = 64, 400000 -- of a body
 
 --- A body as a table; nil and what is wrong with it. null is json.null's kin, cjson.null: see M.given.
 function M.decode(body)
-  if C.pl_json_check(body, #body, M.DEPTH, M.VALUES, e) < 0 then return nil, abi.string(e.msg) end
+  local rc = C.pl_json_check(body, #body, M.DEPTH, M.VALUES, e)
+  if rc == C.PL_ENOMEM then err.raise(abi.string(e.msg)) end
+  if rc < 0 then return nil, abi.string(e.msg) end
   local ok, t = pcall(json.decode, body)
   if not ok then return nil, err.is(t) and t.msg or tostring(t) end
   return t

@@ -22,6 +22,7 @@ local function route(method, path, f)
 end
 
 local function body_of(r)
+  if not r.body then error(openai.refusal("no memory for the body", { status = 503 }), 0) end
   if r.body == "" then error(openai.refusal "the body is empty, want JSON", 0) end
   local t, why = http.decode(r.body)
   if t == nil then error(openai.refusal(why), 0) end
@@ -135,6 +136,7 @@ function Server:take(r)
   local ok, e = pcall(self.dispatch, self, r)
   if ok then return end
   if not openai.is_refusal(e) then
+    if e == "not enough memory" then collectgarbage() end -- LuaJIT does not by itself
     self.log(("request %s: %s"):format(r.request_id, tostring(e)))
     e = openai.refusal("internal error", { status = 500 })
   end
@@ -220,7 +222,7 @@ function Server:turn()
     local ok, e = pcall(self.flush, self, job)
     if not ok then self:lose(job, e) end
   end
-  self.http:beat(not self.draining, stepped)
+  self.http:beat(not self.draining and not self.paused, stepped)
 end
 
 -- A step that failed ends what it was to compute; an engine that says that it has stopped ends the server.
