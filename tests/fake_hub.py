@@ -38,6 +38,12 @@ class Hub(http.server.BaseHTTPRequestHandler):
             status, headers["Content_Range"] = 206, "bytes %d-%d/%d" % (start, len(DATA) - 1, len(DATA))
         if mode == "redirect" and "cdn" not in path:
             return self.answer(302, Location="http://localhost:%d/redirect/cdn" % port)
+        if mode == "relative" and "cdn" not in path:
+            return self.answer(307, Location="/relative/cdn")
+        if mode == "loop":
+            return self.answer(302, Location=self.path)
+        if mode == "elsewhere":
+            return self.answer(302, Location="file:///etc/passwd")
         if mode == "busy" and n < 3:
             return self.answer(503, b'{"error": "come back"}')
         if mode == "liar":

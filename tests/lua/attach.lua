@@ -32,8 +32,16 @@ end
 local BODY = '{"prompt":"Once upon a time","max_tokens":60,"temperature":0}'
 local _, solo = client.call(s.port, "POST", "/v1/completions", BODY)
 solo = json.decode(solo).choices[1].text
+eq(client.call(s.port, "GET", "/health"), 200, "ready")
 ok(change "pause()".ok, "pause")
 eq(ask "server().paused".value, true, "paused")
+local function health() -- status, live, ready
+  local code, text = client.call(s.port, "GET", "/health")
+  text = json.decode(text)
+  return ("%d %s %s"):format(code, text.live, text.ready)
+end
+client.sleep(0.1)
+eq(health(), "503 true false", "while it is paused")
 local c = client.dial(s.port)
 c:ask("POST", "/v1/completions", BODY)
 local function until_(text, want)
@@ -53,6 +61,8 @@ ok(until_("#requests()", 1), "a request")
 local q = ask "requests()[1]".value
 ok(q.state == "waiting" and q.prompt > 3 and q.out == 0 and q.max_out == 60 and q.name:find "^cmpl%-", "its row")
 ok(change "resume()".ok, "resume")
+client.sleep(0.1)
+eq(health(), "200 true true", "resumed")
 local status, h = c:head()
 eq(status, 200, "it goes on")
 eq(json.decode(c:body(h)).choices[1].text, solo, "and is the same")
@@ -213,6 +223,26 @@ eq(run "--json --eval '{ 1, { a = true } }'", '[1,{"a":true}]\n0\n', "--json")
 ok(run "--eval 'pause()'":find "want `perilune attach %-%-write`\n1\n$", "read only")
 eq(run "--write --eval 'pause() resume()'", "paused\nresumed\n0\n", "--write")
 eq(run "< /dev/null", "0\n", "nothing to do")
+local policy = os.tmpname()
+local function write(text)
+  local f = io.open(policy, "w")
+  f:write(text)
+  f:close()
+end
+write "return function(s)\n  for r in s:running() do s:decode(r) end\n  for r in s:waiting() do s:prefill(r, math.min(r.left, s.tokens.left)) end\nend"
+ok(run("--policy " .. policy):find "want `perilune attach %-%-write`\n1\n$", "--policy without --write")
+eq(ask "policy().name".value, "decode_first", "nothing has changed")
+local failures = ask "policy().failures".value
+ok(run("--write --policy " .. policy):find "^policy: .*\n0\n$", "--policy")
+ok(ask "policy().name".value ~= "decode_first", "another policy: " .. tostring(ask "policy().name".value))
+client.call(s.port, "POST", "/v1/completions", BODY)
+eq(ask "policy().failures".value, failures, "it works")
+local name = ask "policy().name".value
+write "return function(s"
+ok(run("--write --policy " .. policy):find "\n1\n$", "--policy: no Lua")
+ok(run "--write --policy /nonexistent.lua":find "No such file.*\n1\n$", "--policy: no file")
+eq(ask "policy().name".value, name, "nothing has changed")
+os.remove(policy)
 ok(io.popen(("%s/perilune attach /nonexistent.sock 2>&1"):format(os.getenv "PL_BUILD" or "build")):read "*a"
   :find "No such file", "no socket")
 

@@ -171,6 +171,66 @@ eq(ask "policy().name".value, "decode_first", "and nothing with them")
 server.signal(15)
 eq(server.wait(), 0, "exit")
 ok(io.open(dir .. "/s.sock") == nil and os.rename(dir .. "/s.sock", dir .. "/s.sock") == nil, "the socket is gone")
+
+-- TLS, the access log, a bound and a chat template from a file; and options over them, which are told of
+local json = require "pl.json"
+local function certificate(name)
+  return os.execute(("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout %s/%s.key "
+    .. "-out %s/%s.pem -days 2 -subj /CN=%s -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1"):format(dir, name, dir,
+    name, name)) == 0
+end
+if certificate "one" and certificate "two" then
+  write("keys", "other-key-2 bob\n")
+  write("t.jinja", "{{ messages[0].content }}{{ messages[0].content }}")
+  local function serve(more)
+    file [[tls = { cert = "one.pem", key = "one.key" }, limits = { body_bytes = 2048 }, access_log = "log",
+      chat_template = "t.jinja"]]
+    return client.serve(dir .. "/d.lua " .. more)
+  end
+  local function curl(cert, path, body)
+    write("body", body)
+    local p = io.popen(("curl -s --max-time 20 --cacert %s/%s.pem -H 'Authorization: Bearer other-key-2' "
+      .. "-w '\\n%%{http_code}' --data-binary @%s/body https://127.0.0.1:%d%s"):format(dir, cert, dir, server.port, path))
+    local text, status = p:read("*a"):match "^(.*)\n(%d+)$"
+    p:close()
+    return tonumber(status), text
+  end
+  local function lines()
+    local f, n = io.open(dir .. "/log"), 0
+    if not f then return 0 end
+    for _ in f:lines() do n = n + 1 end
+    f:close()
+    return n
+  end
+  local long = '{"prompt":"' .. ("x"):rep(3000) .. '"}'
+  server = serve ""
+  local status, text = curl("one", "/tokenize", '{"prompt":"a storya story","add_special_tokens":false}')
+  eq(status, 200, "TLS from the file")
+  local count = json.decode(text).count
+  status, text = curl("one", "/v1/chat/completions",
+    '{"messages":[{"role":"user","content":"a story"}],"max_tokens":1}')
+  eq(status, 200, "a chat")
+  eq(status == 200 and json.decode(text).usage.prompt_tokens, count, "the template of the file")
+  eq((curl("one", "/tokenize", long)), 413, "the bound of the file")
+  eq((curl("two", "/health", "")), 0, "another certificate is not its own")
+  server.signal(15)
+  eq(server.wait(), 0, "exit")
+  eq(lines(), 3, "the log of the file")
+  server = serve(("--tls-cert %s/two.pem --tls-key %s/two.key --max-body 1 --no-log"):format(dir, dir))
+  local said = server.log()
+  for _, want in ipairs { "--tls-cert " .. dir .. "/two.pem overrides tls.cert = one.pem",
+    "--tls-key " .. dir .. "/two.key overrides tls.key = one.key", "--max-body 1 overrides limits.body_bytes = 2048",
+    "--no-log overrides access_log = log" } do
+    ok(said:find(want .. " of " .. dir .. "/d.lua", 1, true), want .. ": " .. said)
+  end
+  eq((curl("two", "/tokenize", long)), 200, "--tls-cert and --max-body")
+  eq((curl("one", "/tokenize", long)), 0, "not the file's certificate")
+  server.signal(15)
+  eq(server.wait(), 0, "exit")
+  eq(lines(), 3, "--no-log")
+else
+  print "no openssl: TLS is not tried"
+end
 os.execute("rm -r " .. dir)
 
 print(("%d passed, %d failed"):format(passed, failed))

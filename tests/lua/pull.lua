@@ -79,6 +79,13 @@ local log = read(dir .. "/log")
 ok(log:find("redirect api/%S+ %- Bearer hf_secret"), "the hub gets the token")
 ok(log:find("redirect cdn %- %-\n"), "another host does not get it")
 
+right("relative", "--token-file " .. token)
+ok(read(dir .. "/log"):find("relative cdn %- Bearer hf_secret\n"), "the hub gets it behind a redirect of its own")
+wrong("loop", "redirects")
+local _, turns = asked "loop":gsub("%S+", "")
+ok(turns == 5 * 11, "each of five tries ends after ten redirects: " .. turns)
+wrong("elsewhere", "not supported or disabled")
+
 -- a second start goes on from the first one's part, and does not trust it
 os.execute("mkdir -p " .. file_of("resume", ""))
 local part = file_of("resume", "m-Q4_K_M.gguf." .. sha:sub(1, 12) .. ".part")

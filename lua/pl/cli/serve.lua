@@ -34,14 +34,17 @@ function M.options(p)
   p:flag("--no-log", "No line of JSON on standard error for each request.")
 end
 
--- Where each option goes: a part of the settings, the name there, and the field of a deployment file.
+-- Where each option goes: a part of the settings, the name there, the field of a deployment file; its value there.
 local targets = {
   { "address", "http", "address", "address" }, { "port", "http", "port", "port" }, { "name", nil, "name", "name" },
   { "keys", nil, "keys", "keys" }, { "policy", nil, "policy", "policy" }, { "socket", nil, "socket", "socket" },
   { "context", nil, "context", "pools.*.context" }, { "connections", "http", "max_connections", "limits.connections" },
   { "drain", nil, "drain_s", "limits.drain_s" }, { "vllm_names", nil, "vllm_names", "vllm_names" },
   { "recipe", "load", "recipe", "recipe" }, { "weights", "load", "weights", "weights" },
-  { "path", "load", "path", "path" } }
+  { "path", "load", "path", "path" }, { "tls_cert", "tls", "cert", "tls.cert" },
+  { "tls_key", "tls", "key", "tls.key" },
+  { "max_body", "http", "body_bytes", "limits.body_bytes", function(megabytes) return megabytes * 2 ^ 20 end },
+  { "no_log", nil, "access_log", "access_log", function() return false end } }
 for _, name in ipairs { "act", "kv", "kv_scale", "kv_scales", "batch", "chunk", "queue", "threads" } do
   targets[#targets + 1] = { name, "load", name, "pools.*." .. name }
 end
@@ -67,24 +70,23 @@ local function settings_of(o, told)
     s = { model = o.model, load = { batch = 16, queue = 256, threads = 0 }, drain_s = 30,
       access_log = true, http = { address = "127.0.0.1", port = 8080, max_connections = 16384 } }
   end
+  if o.tls_cert then s.tls = s.tls or {} end
   for _, to in ipairs(targets) do
     local v, part = o[to[1]], to[2] and s[to[2]] or s
     if v == "auto" and to[1] == "path" then v = nil end
     if v ~= nil then
       local was = s.t and field(s.t, to[4])
       if was ~= nil and told then
-        local option = "--" .. to[1]:gsub("_", "-")
-        told(("%s %s overrides %s = %s of %s"):format(option, tostring(v), to[4], tostring(was), o.model))
+        local option = "--" .. to[1]:gsub("_", "-") .. (v == true and "" or " " .. tostring(v))
+        told(("%s overrides %s = %s of %s"):format(option, to[4], tostring(was), o.model))
       end
+      if to[5] then v = to[5](v) end
       part[to[3]] = v
     end
   end
   if o.socket == "none" then s.socket = false end
-  if o.no_log then s.access_log = false end
-  if o.max_body then s.http.body_bytes = o.max_body * 2 ^ 20 end
   s.http.body_bytes = s.http.body_bytes or 8 * 2 ^ 20
   s.http.bodies_bytes = math.max(2 ^ 28, 2 * s.http.body_bytes)
-  if o.tls_cert then s.tls = { cert = o.tls_cert, key = o.tls_key } end
   return s
 end
 M.settings_of = settings_of
