@@ -2,8 +2,10 @@
 # ends with a non-zero status if an assertion fails. Tests find ../shared (goldens, real tokenizers) where it is.
 # A sanitizer takes ten to fifty times as long.
 set(LIMIT 600)
+set(SLOWER 1)
 if(PL_SANITIZE)
   set(LIMIT 7200)
+  set(SLOWER 10)
 endif()
 pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
 file(GLOB C_TESTS CONFIGURE_DEPENDS tests/c/*.c)
@@ -17,7 +19,7 @@ foreach(f ${C_TESTS})
   target_compile_definitions(test_${name} PRIVATE PL_SOURCE_DIR="${CMAKE_SOURCE_DIR}" PL_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME c/${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   # Check's own limit of 4 s a test is short on a busy machine
-  set_tests_properties(c/${name} PROPERTIES ENVIRONMENT CK_DEFAULT_TIMEOUT=${LIMIT} TIMEOUT ${LIMIT})
+  set_tests_properties(c/${name} PROPERTIES ENVIRONMENT "CK_DEFAULT_TIMEOUT=${LIMIT};CK_TIMEOUT_MULTIPLIER=${SLOWER}" TIMEOUT ${LIMIT})
 endforeach()
 
 # The same interpreter as the program's, running one script with `pl` at hand.
