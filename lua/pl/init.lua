@@ -16,22 +16,27 @@ local function dims(t)
   return schema.strict("dims", out)
 end
 
+-- What cannot be changed, and complains about names that it does not have.
+local function fixed(what, t)
+  return setmetatable({}, { __metatable = false, __newindex = function() err.raise(what .. " cannot be changed") end,
+    __index = function(_, k) return t[k] or err.unknown(what, tostring(k), err.names(t)) end })
+end
+
+local policies, ops = {}, {}
+for _, name in ipairs(policy.names) do policies[name] = policy[name] end
+for _, o in ipairs(op.all()) do ops[o.name] = op[o.name] end
+
 -- The part that recipes see.
 local recipe = {
   dims = arg.check("dims", "pl.dims", { "t", "table" }, nil, dims), weight = weights.declare,
   each_layer = trace.each_layer, const = trace.const, sum_ranks = trace.sum_ranks,
-  policy = { decode_first = policy.decode_first },
+  policy = fixed("pl.policy", policies),
 }
 pl.for_recipes = recipe
 for k, v in pairs(recipe) do pl[k] = v end
 pl.op = op
 
-local ops = {}
-for _, o in ipairs(op.all()) do ops[o.name] = op[o.name] end
-recipe.op = setmetatable({}, { __metatable = false,
-  __newindex = function() err.raise "pl.op cannot be changed" end,
-  __index = function(_, k) return ops[k] or err.unknown("pl.op", k, err.names(ops)) end })
-
+recipe.op = fixed("pl.op", ops)
 recipe.pool = require("pl.pool").new
 pl.pool = recipe.pool
 for _, name in ipairs { "recipe", "integrity" } do

@@ -18,6 +18,19 @@ local function with(schedule)
   return path
 end
 
+-- policies by name, in a recipe: all of them, and a name that is none is an error
+for _, name in ipairs(require("pl.policy").names) do
+  local path = with("pl.policy." .. name)
+  verdict(recipe.load(path).schedule == require("pl.policy")[name], name)
+  os.remove(path)
+end
+do
+  local path = with "pl.policy.fare"
+  local ok, e = pcall(recipe.load, path)
+  verdict(not ok and tostring(e):find("did you mean 'fair'?", 1, true), "a name that is none: " .. tostring(e))
+  os.remove(path)
+end
+
 -- tokens of eight requests under a schedule, and how often it failed
 local function run(schedule, o, priority)
   local path = with(schedule)
