@@ -222,7 +222,7 @@ local function name_or_file(d, name) return name and name:find "[./]" and beside
 
 --- What pl.serve.open takes, from a file.
 function M.settings(d)
-  local t, load, http = d.t, { batch = 16, queue = 256 }, {}
+  local t, load, http = d.t, {}, {}
   for key, v in pairs(d.pool and t.pools[d.pool] or {}) do load[key] = v end
   for key, v in pairs(t.tiers or {}) do load[key] = v end
   load.kv_scales, load.disk_cache = beside(d, load.kv_scales), beside(d, load.disk_cache)
