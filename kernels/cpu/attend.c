@@ -180,7 +180,8 @@ int pl_cpu_attend(pl_stream *s, pl_tensor *y, const pl_tensor *q, pl_kv *kv, int
     if (kv->n_spans == 0) return PL_OK;
     const pl_mark mark = pl_scratch_mark(s);
     const int32_t group = (int32_t)(q->dim[1] / kv->o.heads);
-    call c = {.job = {kv, q, y, layer, group, window, scale}, .ops = ops_of(s), .wave = 1};
+    call c = {
+        .job = {kv, q, y, layer, group, window, scale, ((pl_cpu *)s->impl)->denormals}, .ops = ops_of(s), .wave = 1};
     c.queries = pl_max(1, BLOCK_ROWS / group);
     int rc = PL_ENOMEM;
     clear_bad(kv, y);

@@ -34,6 +34,7 @@ typedef struct pl_attend_job {
     int32_t layer, group; /* group: query heads per key head */
     int32_t window;
     float scale;
+    bool denormals; /* cost nothing on this machine */
 } pl_attend_job;
 
 /* n consecutive queries of one sequence under some key heads: heads * n * group rows, ordered by key head, then query,

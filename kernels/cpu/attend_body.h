@@ -4,8 +4,9 @@
  * Both products are one routine, `chains`: rows of scalars a times a panel b of 16 lanes. For the scores the panel is
  * 16 keys, turned so that a lane is a key; for the values it is 32 positions, where a lane is a dim. A panel is made
  * once and meets all rows of its head, so the conversion from the cache's format is shared by the group
- * (attend_rows.h). Where the rows are few (a decode step) the page is read directly instead (attend_direct.h). */
+ * (attend_rows.h). BF16 and FP8 caches whose dims are multiples of 16 go by attend_direct.h instead. */
 #include "attend_direct.h"
+#include "cpu.h"
 #include "maths.h"
 
 /* acc += (chain over even k) + (chain over odd k) for `rows` rows of a[.][n]; b[n][16] */
@@ -84,6 +85,7 @@ typedef struct softening {
     float scale;
     const float *key, *value; /* of the chunk's tokens under this head; key NULL: tokens have no scales of their own */
     bool round;
+    float up; /* by which what meets the values is multiplied */
 } softening;
 
 /* Visible scores become probabilities, as they meet the values; the rest of [from, to), multiples of 16, becomes 0. */
@@ -106,7 +108,8 @@ static void soften(float *s, range v, int64_t from, int64_t to, const softening 
         if (f->round && !f->key) p = vf_bf16(p);
         p = within(p, v.lo - t, v.hi - t, 0);
         sum = vf_add(sum, p);
-        vf_store(s + t, f->key ? vf_bf16(vf_mul(p, vf_load(f->value + t))) : p);
+        if (f->key) p = vf_bf16(vf_mul(p, vf_load(f->value + t)));
+        vf_store(s + t, vf_mul(p, vf_set(f->up)));
     }
     for (; t < to; t += PL_LANES) vf_store(s + t, vf_set(0));
     *l = vf_sum(sum);
@@ -122,9 +125,10 @@ PL_INLINE float value_scale(const pl_attend_job *j, int64_t head)
 {
     return j->kv->o.dtype == PL_F8 ? pl_kv_layer_scale(j->kv, j->layer, true)[head] * 256 : 1;
 }
-/* to[2][PL_ATTEND_CHUNK]: the scales of the chunk's keys and values under one head; 0 where no token is seen. */
-static void load_token_scales(const pl_attend_job *j, const pl_attend_block *b, int64_t base, range all, int64_t head,
-                              float *to)
+/* to[2][PL_ATTEND_CHUNK]: the scales of the chunk's keys and values under one head; 0 where no token is seen. Returns
+ * the largest of a value. */
+static float load_token_scales(const pl_attend_job *j, const pl_attend_block *b, int64_t base, range all, int64_t head,
+                               float *to)
 {
     for (int v = 0; v < 2; v++, to += PL_ATTEND_CHUNK) {
         const int64_t first = all.lo / PL_LANES * PL_LANES;
@@ -135,6 +139,10 @@ static void load_token_scales(const pl_attend_job *j, const pl_attend_block *b, 
             for (int64_t i = 0; i < n; i++) to[t + i] = from[i * j->kv->o.heads];
         }
     }
+    vf top = vf_set(0);
+    for (int64_t t = all.lo / PL_LANES * PL_LANES; t < all.hi; t += PL_LANES)
+        top = vf_max(vf_load(to - PL_ATTEND_CHUNK + t), top);
+    return vf_top(top);
 }
 
 /* Where the query or the result of row r lies. */
@@ -145,19 +153,25 @@ PL_INLINE float *row_of(const pl_attend_job *j, const pl_attend_block *b, const 
     return (float *)t->data + (b->row + i / j->group) * t->stride[0] + head * t->stride[1];
 }
 
-/* q of the block's rows, [rows][key_dim], rounded unless the cache is F32 */
-static void load_queries(const pl_attend_job *j, const pl_attend_block *b, float *q)
+/* q of the block's rows, [rows][key_dim], rounded unless the cache is F32, times `up`. Returns the largest magnitude. */
+static float load_queries(const pl_attend_job *j, const pl_attend_block *b, float up, float *q)
 {
     const int64_t dim = j->kv->o.key_dim;
+    vf top = vf_set(0);
     for (int64_t r = 0; r < b->heads * b->n * j->group; r++, q += dim) {
         const float *x = row_of(j, b, j->q, r);
         for (int64_t d = 0; d < dim; d += PL_LANES) {
-            const vf v = vf_get(x + d, dim - d);
-            vf_put(q + d, j->kv->o.dtype == PL_F32 ? v : vf_bf16(v), dim - d);
+            const vf v = vf_get(x + d, dim - d), w = j->kv->o.dtype == PL_F32 ? v : vf_bf16(v);
+            top = vf_max(vf_max(w, vf_sub(vf_set(0), w)), top);
+            vf_put(q + d, vf_mul(w, vf_set(up)), dim - d);
         }
     }
+    return vf_top(top);
 }
 
+enum {
+    AHEAD = 2048
+}; /* bytes of keys or values that are fetched before they are needed: more leaves the first cache again */
 /* 16 keys, or values, of the block's first head; past the sequence's end those at `else_at`: there is nothing to fetch. */
 PL_INLINE const uint8_t *rows_at(const pl_attend_job *j, const pl_attend_block *b, bool keys, int64_t pos,
                                  int64_t else_at)
@@ -168,26 +182,31 @@ PL_INLINE const uint8_t *rows_at(const pl_attend_job *j, const pl_attend_block *
     return pl_kv_value(kv, b->seq, j->layer, pos) + kv->value_bytes / kv->o.heads * b->head;
 }
 
-/* Rows that meet a panel together: seven are four and three, because one alone waits for its own sums. */
-PL_INLINE int64_t row_group(int64_t rows)
-{
-    const int64_t groups = (rows + ROWS - 1) / ROWS;
-    return (rows + groups - 1) / groups;
-}
+/* How a block goes through a chunk, keys or values: by attend_direct.h or by panels; up: q, or s of a head, is WORDS_UP
+ * as large (a bit for each head of the block, the first one is bit 0). */
+typedef struct route {
+    bool direct;
+    uint64_t up;
+} route;
 
 /* Scores of all rows with the chunk's keys; s[rows][SCORE_STRIDE] */
-static void chunk_scores(const pl_attend_job *j, const pl_attend_block *b, int64_t base, range all, const float *q,
-                         float *panel, float *s)
+static void chunk_scores(const pl_attend_job *j, const pl_attend_block *b, int64_t base, range all, route by,
+                         const float *q, float *panel, float *s)
 {
     const pl_kv_opts *o = &j->kv->o;
     const int64_t per_head = b->n * j->group, dim = o->key_dim, stride = j->kv->key_bytes, head = stride / o->heads;
-    const int64_t group = row_group(per_head);
+    const int64_t group = row_group(per_head), ahead = (AHEAD - 1) / (PL_LANES * head) + 1;
     for (int64_t t = all.lo / PL_LANES * PL_LANES; t < all.hi; t += PL_LANES) {
-        const uint8_t *row = rows_at(j, b, true, base + t, 0), *next = rows_at(j, b, true, base + t + STEP, base + t);
-        for (int64_t h = 0; h < b->heads; h++, row += head, next += head) {
-            const int64_t r0 = h * per_head;
-            if (scores_direct((int)per_head, q + r0 * dim, dim, row, next, stride, o->dtype, s + r0 * SCORE_STRIDE + t))
+        const uint8_t *row = rows_at(j, b, true, base + t, 0);
+        for (int64_t h = 0; h < b->heads; h++, row += head) {
+            const int64_t r0 = h * per_head, later = h + ahead;
+            const uint8_t *next = rows_at(j, b, true, base + t + later / b->heads * PL_LANES, base + t);
+            next += later % b->heads * head;
+            if (by.direct) {
+                scores_direct(o->dtype == PL_F8, by.up >> h & 1, per_head, q + r0 * dim, dim, row, next, stride,
+                              s + r0 * SCORE_STRIDE + t);
                 continue;
+            }
             load_keys(row, next, stride, dim, o->dtype, panel);
             for (int64_t r = 0; r < per_head; r += group) {
                 const int n = (int)pl_min(group, per_head - r);
@@ -200,25 +219,30 @@ static void chunk_scores(const pl_attend_job *j, const pl_attend_block *b, int64
 }
 
 /* out[rows][dim rounded up] += probabilities s times the chunk's values */
-static void chunk_values(const pl_attend_job *j, const pl_attend_block *b, int64_t base, range all, const float *s,
-                         float *panel, float *out)
+static void chunk_values(const pl_attend_job *j, const pl_attend_block *b, int64_t base, range all, route by,
+                         const float *s, float *panel, float *out)
 {
     const pl_kv_opts *o = &j->kv->o;
     const int64_t per_head = b->n * j->group, dim = pl_round_up(o->value_dim, PL_LANES);
     const int64_t stride = j->kv->value_bytes, head = stride / o->heads, group = row_group(per_head);
+    const int64_t ahead = (AHEAD - 1) / (STEP * head) + 1;
     for (int64_t t = all.lo / STEP * STEP; t < all.hi; t += STEP) {
         const int64_t terms = pl_min(STEP, all.hi - t);
         for (int64_t h = 0; h < b->heads; h++) {
+            const int64_t later = h + ahead;
             value_rows row, next;
             for (int i = 0; i < 2; i++) {
                 const int64_t at = base + t + i * PL_LANES;
                 row.at[i] = rows_at(j, b, false, at, base + t) + h * head;
-                next.at[i] = rows_at(j, b, false, at + STEP, base + t) + h * head;
+                next.at[i] = rows_at(j, b, false, at + later / b->heads * STEP, base + t) + later % b->heads * head;
             }
             const int64_t r0 = h * per_head;
             const float *p = s + r0 * SCORE_STRIDE + t;
-            if (values_direct((int)per_head, terms, p, row, next, stride, o->value_dim, o->dtype, out + r0 * dim))
+            if (by.direct) {
+                values_direct(o->dtype == PL_F8, by.up >> h & 1, per_head, terms, p, row, next, stride, dim,
+                              out + r0 * dim);
                 continue;
+            }
             load_values(row, next, stride, o->value_dim, o->dtype, terms, panel);
             for (int64_t r = 0; r < per_head; r += group) {
                 const int n = (int)pl_min(group, per_head - r);
@@ -238,20 +262,34 @@ static void attend_chunk(const pl_attend_job *j, const pl_attend_block *b, int64
     float *s = work, *panel = s + rows * SCORE_STRIDE, *q = panel + pl_max(key_dim * PL_LANES, dim * STEP);
     float *of_tokens = q + rows * key_dim;
     const range all = visible_to(j, b, base, 0, per_head);
-    load_queries(j, b, q);
-    chunk_scores(j, b, base, all, q, panel, s);
+    const bool words = WORDS && j->kv->o.dtype != PL_F32, up = words && j->kv->o.dtype == PL_F8 && j->denormals;
+    route by = {words && key_dim % 16 == 0, up ? ~(uint64_t)0 : 0};
+    if (!by.direct) by.up = 0;
+    if (load_queries(j, b, by.up ? WORDS_UP : 1, q) >= WORDS_LIMIT && by.up) {
+        by.up = 0;
+        load_queries(j, b, 1, q);
+    }
+    const uint32_t mode = pl_fp_enter();
+    if (by.up) pl_fp_keep_denormals();
+    chunk_scores(j, b, base, all, by, q, panel, s);
+    pl_fp_leave(mode);
+    by = (route){words && dim == j->kv->o.value_dim, up && dim == j->kv->o.value_dim ? ~(uint64_t)0 : 0};
     const int64_t first = all.lo / STEP * STEP, end = pl_round_up(all.hi, STEP);
     for (int64_t r = 0; r < rows; r++) {
-        const int64_t head = b->head + r / per_head;
-        if (j->kv->o.scale == PL_SCALE_TOKEN && r % per_head == 0) load_token_scales(j, b, base, all, head, of_tokens);
+        const int64_t h = r / per_head, head = b->head + h;
+        if (j->kv->o.scale == PL_SCALE_TOKEN && r % per_head == 0)
+            if (load_token_scales(j, b, base, all, head, of_tokens) >= WORDS_LIMIT) by.up &= ~((uint64_t)1 << h);
         const softening f = {.scale = score_scale(j, head),
                              .key = j->kv->o.scale == PL_SCALE_TOKEN ? of_tokens : NULL,
                              .value = of_tokens + PL_ATTEND_CHUNK,
-                             .round = j->kv->o.dtype != PL_F32};
+                             .round = j->kv->o.dtype != PL_F32,
+                             .up = by.up >> h & 1 ? WORDS_UP : 1};
         soften(s + r * SCORE_STRIDE, visible(j, b, base, r), first, end, &f, m + r, l + r);
     }
     memset(out, 0, sizeof *out * (size_t)(rows * dim));
-    chunk_values(j, b, base, all, s, panel, out);
+    if (by.up) pl_fp_keep_denormals();
+    chunk_values(j, b, base, all, by, s, panel, out);
+    pl_fp_leave(mode);
 }
 
 /* sum, then part: both as attend_chunk leaves them */

@@ -1,205 +1,299 @@
-/* attend_direct.h: part of attend_body.h: few rows (a decode step) meet rows of the cache without a panel between. For
- * BF16 and FP8, dims that are multiples of 16, and codes without NaN; the others take the panel, with the same bits. */
+/* attend_direct.h: part of attend_body.h: keys and values of BF16 and FP8 caches meet queries as 16-bit words, two of
+ * which become floats by a shift and a mask. Dims are multiples of 16; the others take a panel, with the same bits.
+ *
+ * Keys: a step of 32 dims of 16 keys is turned in registers, so that a lane is a key. Values: a line of 32 rows is
+ * copied, since rows that lie a power of two apart share few sets of the first cache. Either is small, stays in the
+ * first cache, and meets all rows of its head.
+ *
+ * An E4M3 code becomes such a word in one of two ways (f8_words). In general: 2^-8 of its value, by F16C. Where a factor
+ * that is a denormal costs no time (isa.c): the code shifted into place, 2^-120 of its value, so that a subnormal code is
+ * a denormal; then q and P are WORDS_UP as large, and denormals are kept. The products are the same. */
 #include "attend_rows.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
-/* c += a * b in place: left alone, gcc writes sums over factors, and keeps some of them in memory. */
-#ifdef __AVX512F__
-#define MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+v"(c) : "v"(a), "v"(b))
-#else
-#define MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+x"(c) : "x"(a), "x"(b))
-#endif
+#define WORDS true
+#define WORDS_UP 0x1p112f
+#define WORDS_LIMIT 0x1p15f /* of what is multiplied by WORDS_UP */
 
-/* Eight dims of 8 * w BF16 keys, turned in registers and used at once: the chains go on. */
-PL_INLINE void bf16_chains(int rows, int w, const float *q, int64_t dim, const uint8_t *row, int64_t stride,
-                           __m256 *even, __m256 *odd)
+/* 16 lanes are `PARTS` registers, each of `PART` lanes. Sums are plain arrays of those, and each is added to by MAC, c += a b
+ * in place: left alone, gcc writes sums over factors, and keeps some of them in memory. */
+#ifdef __AVX512F__
+typedef __m512 lanes;
+enum { PARTS = 1, PART = 16 };
+#define MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+v"(c) : "v"(a), "v"(b))
+#define SETTLE(c) __asm__ volatile("" : "+x"(c))
+#define CLEAR(c) __asm__ volatile("vxorps %0,%0,%0" : "=x"(c))
+PL_INLINE lanes lanes_set(float x) { return _mm512_set1_ps(x); }
+PL_INLINE lanes lanes_add(lanes a, lanes b) { return _mm512_add_ps(a, b); }
+PL_INLINE lanes lanes_load(const float *p) { return _mm512_loadu_ps(p); }
+PL_INLINE void lanes_store(float *p, lanes a) { _mm512_storeu_ps(p, a); }
+/* Lower or upper words of dwords, as floats */
+PL_INLINE lanes low_words(const void *w) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(w), 16)); }
+PL_INLINE lanes high_words(const void *w)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(w), _mm512_set1_epi32((int)0xffff0000u)));
+}
+/* 16 words as floats in the order that takes the least work, and back: with AVX2 the even ones, then the odd ones */
+PL_INLINE void any_order(const uint16_t *w, lanes x[PARTS]) { x[0] = vf_load_bf16(w); }
+PL_INLINE vf in_order(const lanes x[PARTS]) { return x[0]; }
+#else
+typedef __m256 lanes;
+enum { PARTS = 2, PART = 8 };
+#define MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+x"(c) : "x"(a), "x"(b))
+#define SETTLE(c) __asm__ volatile("" : "+x"(c))
+#define CLEAR(c) __asm__ volatile("vxorps %0,%0,%0" : "=x"(c))
+PL_INLINE lanes lanes_set(float x) { return _mm256_set1_ps(x); }
+PL_INLINE lanes lanes_add(lanes a, lanes b) { return _mm256_add_ps(a, b); }
+PL_INLINE lanes lanes_load(const float *p) { return _mm256_loadu_ps(p); }
+PL_INLINE void lanes_store(float *p, lanes a) { _mm256_storeu_ps(p, a); }
+PL_INLINE lanes low_words(const void *w)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)w), 16));
+}
+PL_INLINE lanes high_words(const void *w)
 {
     const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-    __m256i c[2][4];
-    VF_UNROLL for (int k = 0; k < w; k++) transpose4(row + 8 * k * stride, stride, c[k]);
-    VF_UNROLL for (int i = 0; i < 4; i++)
-    {
-        VF_UNROLL for (int r = 0; r < rows; r++)
-        {
-            const __m256 by = _mm256_broadcast_ss(q + r * dim + 2 * i);
-            VF_UNROLL for (int k = 0; k < w; k++)
-            {
-                const __m256 x = _mm256_castsi256_ps(_mm256_slli_epi32(c[k][i], 16));
-                MAC(even[r * w + k], by, x);
-            }
-        }
-        VF_UNROLL for (int r = 0; r < rows; r++)
-        {
-            const __m256 by = _mm256_broadcast_ss(q + r * dim + 2 * i + 1);
-            VF_UNROLL for (int k = 0; k < w; k++)
-            {
-                const __m256 x = _mm256_castsi256_ps(_mm256_and_si256(c[k][i], high));
-                MAC(odd[r * w + k], by, x);
-            }
-        }
-    }
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)w), high));
 }
-/* scores_of for BF16 keys */
-PL_INLINE void scores_bf16(int rows, const float *q, int64_t dim, const uint8_t *row, const uint8_t *next,
-                           int64_t stride, float *out)
+PL_INLINE void any_order(const uint16_t *w, lanes x[PARTS])
 {
-    const int w = rows <= ROWS / 2 ? 2 : 1;
-    for (int at = 0; at < 2; at += w, row += 8 * w * stride, next += 8 * w * stride) {
-        __m256 acc[ROWS];
-        VF_UNROLL for (int r = 0; r < rows * w; r++) acc[r] = _mm256_setzero_ps();
-        for (int64_t d = 0; d < dim; d += STEP) {
-            __m256 even[ROWS], odd[ROWS];
-            VF_UNROLL for (int r = 0; r < rows * w; r++) even[r] = odd[r] = _mm256_setzero_ps();
-            fetch(next + 2 * d, stride, 8 * w);
-            for (int64_t k = d; k < pl_min(d + STEP, dim); k += 8)
-                bf16_chains(rows, w, q + k, dim, row + 2 * k, stride, even, odd);
-            VF_UNROLL for (int r = 0; r < rows * w; r++) acc[r] = _mm256_add_ps(acc[r], _mm256_add_ps(even[r], odd[r]));
-        }
-        VF_UNROLL for (int r = 0; r < rows * w; r++)
-            _mm256_storeu_ps(out + r / w * SCORE_STRIDE + (at + r % w) * 8, acc[r]);
-    }
+    x[0] = low_words(w);
+    x[1] = high_words(w);
 }
-PL_INLINE __m256 set_pair(const float *p)
+PL_INLINE vf in_order(const lanes x[PARTS])
 {
-    double pair;
-    memcpy(&pair, p, sizeof pair);
-    return _mm256_castpd_ps(_mm256_set1_pd(pair));
-}
-/* scores_of for E4M3 keys. A lane is a chain: a key's even and odd one side by side. */
-PL_INLINE void scores_f8(int rows, const float *q, int64_t dim, const uint8_t *row, const uint8_t *next, int64_t stride,
-                         float *out)
-{
-    const int w = rows <= 2 ? 2 : 1, vectors = 2 * w; /* there are 16 registers */
-    VF_UNROLL for (int r = 0; r < rows; r++) vf_store(out + r * SCORE_STRIDE, vf_set(0));
-    for (int64_t d = 0; d < dim; d += STEP) {
-        const int n = dim - d < STEP ? 1 : 2;
-        __m256i c[2][8];
-        if (d % 64 == 0) fetch(next + d, stride, PL_LANES);
-        for (int k = 0; k < n; k++) transpose_f8(row + d + 16 * k, stride, c[k]);
-        for (int at = 0; at < 2; at += w) {
-            __m256 acc[2 * ROWS];
-            VF_UNROLL for (int r = 0; r < rows * vectors; r++) acc[r] = _mm256_setzero_ps();
-            for (int k = 0; k < n; k++) {
-                const float *qk = q + d + 16 * k;
-                VF_UNROLL for (int i = 0; i < 8; i++)
-                {
-                    __m256 x[4];
-                    if (w == 2)
-                        f8_of_16(c[k][i], x);
-                    else
-                        f8_of_8(((const __m128i *)&c[k][i])[at], x);
-                    VF_UNROLL for (int r = 0; r < rows; r++)
-                    {
-                        const __m256 by = set_pair(qk + r * dim + 2 * i);
-                        VF_UNROLL for (int v = 0; v < vectors; v++) MAC(acc[r * vectors + v], by, x[v]);
-                    }
-                }
-            }
-            VF_UNROLL for (int r = 0; r < rows * w; r++)
-            {
-                float *to = out + r / w * SCORE_STRIDE + (at + r % w) * 8;
-                const __m256 a = acc[2 * r], b = acc[2 * r + 1], step = _mm256_add_ps(f8_even(a, b), f8_odd(a, b));
-                _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), step));
-            }
-        }
-    }
-}
-static bool scores_direct(int rows, const float *q, int64_t dim, const uint8_t *row, const uint8_t *next,
-                          int64_t stride, int32_t dtype, float *out)
-{
-    if (rows > ROWS || dtype == PL_F32 || dim % 16) return false;
-    if (dtype == PL_BF16) {
-        FOR_ROWS(scores_bf16, q, dim, row, next, stride, out)
-        return true;
-    }
-    if (!f8_sane(row, stride, PL_LANES, dim)) return false;
-    FOR_ROWS(scores_f8, q, dim, row, next, stride, out)
-    return true;
-}
-
-/* 16 dims of a row of values in the order that takes the least work, and back. With AVX2 that is the even ones, then the
- * odd ones. */
-#ifdef __AVX512F__
-PL_INLINE vf direct_lanes(bool f8, const uint8_t *at)
-{
-    return f8 ? vf_load_f8_sane(at) : vf_load_bf16((const uint16_t *)at);
-}
-PL_INLINE vf in_order(vf v) { return v; }
-PL_INLINE void mac(vf *c, vf a, vf b) { MAC(*c, a, b); }
-#else
-PL_INLINE vf direct_lanes(bool f8, const uint8_t *at)
-{
-    if (!f8) {
-        const __m256i x = _mm256_loadu_si256((const __m256i *)at), high = _mm256_set1_epi32((int)0xffff0000u);
-        return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), _mm256_castsi256_ps(_mm256_and_si256(x, high))};
-    }
-    const __m128i x = _mm_loadu_si128((const __m128i *)at), mask = _mm_set1_epi16((int16_t)0xbf80);
-    return (vf){_mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(_mm_slli_epi16(x, 8), 1), mask)),
-                _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(x, 1), mask))};
-}
-PL_INLINE vf in_order(vf v)
-{
-    const __m256 lo = _mm256_unpacklo_ps(v.a, v.b), hi = _mm256_unpackhi_ps(v.a, v.b);
+    const __m256 lo = _mm256_unpacklo_ps(x[0], x[1]), hi = _mm256_unpackhi_ps(x[0], x[1]);
     return (vf){_mm256_permute2f128_ps(lo, hi, 0x20), _mm256_permute2f128_ps(lo, hi, 0x31)};
 }
-PL_INLINE void mac(vf *c, vf a, vf b)
-{
-    MAC(c->a, a.a, b.a);
-    MAC(c->b, a.b, b.b);
-}
 #endif
-PL_INLINE void value_macs(int rows, bool f8, const float *p, const uint8_t *at, vf *acc)
+
+/* Words of codes, each sign-extended and shifted left by 4: the sign in bits 15 to 11, then the code's other bits.
+ * nan: NaN stays NaN. */
+PL_INLINE __m256i f8_words(bool up, bool nan, __m256i c)
 {
-    const vf v = direct_lanes(f8, at);
-    VF_UNROLL for (int r = 0; r < rows; r++) mac(&acc[r], vf_set(p[r * SCORE_STRIDE]), v);
-}
-/* values_of: 16 dims, from byte c on, of n rows of BF16 or E4M3 values */
-PL_INLINE void values_direct_of(int rows, bool f8, int64_t n, const float *p, value_rows row, value_rows next,
-                                int64_t stride, int64_t c, float *out, int64_t out_stride)
-{
-    vf even[ROWS], odd[ROWS];
-    VF_UNROLL for (int r = 0; r < rows; r++) even[r] = odd[r] = vf_set(0);
-    const int64_t run = row.at[1] - row.at[0] == PL_LANES * stride ? STEP : PL_LANES; /* rows that lie evenly apart */
-    for (int64_t i = 0; n > 0; i++, n -= run, p += run) {
-        const uint8_t *at = row.at[i] + c, *then = next.at[i] + c;
-        const int64_t m = pl_min(n, run);
-        if (rows <= ROWS / 2) { /* both chains at once fit the registers */
-            for (int64_t k = 0; k < m - 1; k += 2) {
-                if (c % 64 == 0) fetch(then + k * stride, stride, 2);
-                value_macs(rows, f8, p + k, at + k * stride, even);
-                value_macs(rows, f8, p + k + 1, at + (k + 1) * stride, odd);
-            }
-            if (m % 2) value_macs(rows, f8, p + m - 1, at + (m - 1) * stride, even);
-            continue;
-        }
-        for (int64_t k = 0; k < m; k += 2) {
-            if (c % 64 == 0) fetch(then + k * stride, stride, 2);
-            value_macs(rows, f8, p + k, at + k * stride, even);
-        }
-        for (int64_t k = 1; k < m; k += 2) value_macs(rows, f8, p + k, at + k * stride, odd);
+    const __m256i most = _mm256_set1_epi16(0x07f0);
+    __m256i w = _mm256_and_si256(c, _mm256_set1_epi16((int16_t)0x87f0)), bad = _mm256_setzero_si256();
+    if (nan) bad = _mm256_cmpeq_epi16(_mm256_and_si256(c, most), most);
+    if (!up) { /* as halves, and the upper half of the floats */
+        w = _mm256_or_si256(_mm256_and_si256(_mm256_slli_epi16(w, 3), _mm256_set1_epi16(0x3f80)),
+                            _mm256_and_si256(w, _mm256_set1_epi16((int16_t)0x8000)));
+        const __m256 lo = _mm256_cvtph_ps(_mm256_castsi256_si128(w)),
+                     hi = _mm256_cvtph_ps(_mm256_extracti128_si256(w, 1));
+        const __m256i both = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(lo), 16),
+                                                 _mm256_srli_epi32(_mm256_castps_si256(hi), 16));
+        w = _mm256_permute4x64_epi64(both, 0xd8);
     }
+    return nan ? _mm256_or_si256(w, bad) : w;
+}
+/* The largest magnitude of each byte seen so far, and whether that is NaN. */
+PL_INLINE __m256i f8_top(__m256i top, __m256i c)
+{
+    return _mm256_max_epu8(top, _mm256_or_si256(c, _mm256_set1_epi8((char)0x80)));
+}
+PL_INLINE bool f8_nan(__m256i top) { return _mm256_movemask_epi8(_mm256_cmpeq_epi8(top, _mm256_set1_epi8(-1))) != 0; }
+
+/* A step of 16 keys, turned: BF16 dims 2i and 2i + 1 in dword i; E4M3 dims 4i and 4i + 2 in dword i, dims 4i + 1 and
+ * 4i + 3 in dword 8 + i. */
+typedef struct turned {
+    uint32_t w[16][PL_LANES];
+} turned;
+PL_INLINE void turn_bf16(const uint8_t *row, int64_t stride, int n, turned *to)
+{
+    for (int i = 0; i < n / 2; i += 4) VF_UNROLL for (int k = 0; k < 2; k++)
+        {
+            __m256i c[4];
+            transpose4(row + 4 * i + 8 * k * stride, stride, c);
+            VF_UNROLL for (int j = 0; j < 4; j++) _mm256_storeu_si256((__m256i *)(to->w[i + j] + 8 * k), c[j]);
+        }
+}
+/* Returns whether there is a NaN. */
+PL_INLINE bool turn_f8(bool up, bool nan, const uint8_t *row, int64_t stride, int n, turned *to)
+{
+    __m256i top = _mm256_setzero_si256();
+    for (int i = 0; i < n / 4; i += 4) VF_UNROLL for (int k = 0; k < 2; k++)
+        {
+            __m256i c[4];
+            transpose4(row + 4 * i + 8 * k * stride, stride, c);
+            VF_UNROLL for (int j = 0; j < 4; j++)
+            {
+                const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(c[j], 8), 4), odd = _mm256_srai_epi16(c[j], 4);
+                top = f8_top(top, c[j]);
+                _mm256_storeu_si256((__m256i *)(to->w[i + j] + 8 * k), f8_words(up, nan, even));
+                _mm256_storeu_si256((__m256i *)(to->w[8 + i + j] + 8 * k), f8_words(up, nan, odd));
+            }
+        }
+    return f8_nan(top);
+}
+
+/* What dword i adds to the even (odd: 0) or odd (1) chains. */
+PL_INLINE void key_dims(int rows, bool f8, int odd, int i, const float *q, int64_t dim, const turned *t, lanes *acc)
+{
+    VF_UNROLL for (int k = 0; k < 2; k++)
+    {
+        if (k && !f8) break;
+        const uint32_t *w = t->w[f8 ? 8 * odd + i : i];
+        const float *by = q + (f8 ? 4 * i + 2 * k : 2 * i) + odd;
+        lanes x[PARTS];
+        VF_UNROLL for (int h = 0; h < PARTS; h++) x[h] =
+            (f8 ? k : odd) ? high_words(w + h * PART) : low_words(w + h * PART);
+        VF_UNROLL for (int r = 0; r < rows; r++)
+        {
+            const lanes a = lanes_set(by[r * dim]);
+            VF_UNROLL for (int h = 0; h < PARTS; h++) MAC(acc[r * PARTS + h], a, x[h]);
+        }
+    }
+}
+/* out[rows][16] += a step of n dims */
+PL_INLINE void key_step(int rows, bool f8, int n, const float *q, int64_t dim, const turned *t, float *out)
+{
+    const int dwords = n / (f8 ? 4 : 2);
+    lanes even[ROWS * PARTS], odd[ROWS * PARTS];
+    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(even[r]);
+    if (rows < ROWS / 2) { /* both chains at once fit the registers */
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(odd[r]);
+        for (int i = 0; i < dwords; i++) {
+            key_dims(rows, f8, 0, i, q, dim, t, even);
+            key_dims(rows, f8, 1, i, q, dim, t, odd);
+        }
+    } else {
+        for (int i = 0; i < dwords; i++) key_dims(rows, f8, 0, i, q, dim, t, even);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) SETTLE(even[r]);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(odd[r]);
+        for (int i = 0; i < dwords; i++) key_dims(rows, f8, 1, i, q, dim, t, odd);
+    }
+    VF_UNROLL for (int r = 0; r < rows * PARTS; r++)
+    {
+        float *to = out + r / PARTS * SCORE_STRIDE + r % PARTS * PART;
+        lanes_store(to, lanes_add(lanes_load(to), lanes_add(even[r], odd[r])));
+    }
+}
+
+/* 32 rows of up to 64 words */
+typedef struct line {
+    uint16_t w[STEP][64];
+} line;
+/* `bytes` of each of n rows; returns whether there is a NaN. */
+PL_INLINE bool copy_f8(bool up, bool nan, value_rows row, int64_t stride, int64_t n, int64_t bytes, line *to)
+{
+    __m128i top = _mm_setzero_si128();
+    for (int half = 0; half < 2; half++) {
+        const uint8_t *at = row.at[half];
+        for (int64_t i = half * PL_LANES; i < pl_min(n, (half + 1) * PL_LANES); i++, at += stride)
+            VF_UNROLL for (int64_t d = 0; d < 64; d += 16)
+            {
+                if (d >= bytes) break;
+                const __m128i c = _mm_loadu_si128((const __m128i *)(at + d));
+                const __m256i w = _mm256_slli_epi16(_mm256_cvtepi8_epi16(c), 4);
+                top = _mm_max_epu8(top, _mm_or_si128(c, _mm_set1_epi8((char)0x80)));
+                _mm256_storeu_si256((__m256i *)(to->w[i] + d), f8_words(up, nan, w));
+            }
+    }
+    return _mm_movemask_epi8(_mm_cmpeq_epi8(top, _mm_set1_epi8(-1))) != 0;
+}
+PL_INLINE void copy_bf16(value_rows row, int64_t stride, int64_t n, int64_t bytes, line *to)
+{
+    for (int half = 0; half < 2; half++) {
+        const uint8_t *at = row.at[half];
+        for (int64_t i = half * PL_LANES; i < pl_min(n, (half + 1) * PL_LANES); i++, at += stride)
+            VF_UNROLL for (int64_t d = 0; d < 64; d += 32)
+            {
+                if (d >= bytes) break;
+                _mm256_storeu_si256((__m256i *)(to->w[i] + d / 2), _mm256_loadu_si256((const __m256i *)(at + d)));
+            }
+    }
+}
+PL_INLINE void value_macs(int rows, const float *p, const uint16_t *w, lanes *acc)
+{
+    lanes x[PARTS];
+    any_order(w, x);
+    VF_UNROLL for (int r = 0; r < rows; r++)
+    {
+        const lanes a = lanes_set(p[r * SCORE_STRIDE]);
+        VF_UNROLL for (int h = 0; h < PARTS; h++) MAC(acc[r * PARTS + h], a, x[h]);
+    }
+}
+/* out[rows][16] += a step of n positions, from word c on */
+PL_INLINE void value_step(int rows, int64_t n, const float *p, const line *v, int64_t c, float *out, int64_t out_stride)
+{
+    lanes even[ROWS * PARTS], odd[ROWS * PARTS];
+    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(even[r]);
+    if (rows < ROWS / 2) {
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(odd[r]);
+        for (int64_t k = 0; k < n - 1; k += 2) {
+            value_macs(rows, p + k, v->w[k] + c, even);
+            value_macs(rows, p + k + 1, v->w[k + 1] + c, odd);
+        }
+        if (n % 2) value_macs(rows, p + n - 1, v->w[n - 1] + c, even);
+    } else {
+        for (int64_t k = 0; k < n; k += 2) value_macs(rows, p + k, v->w[k] + c, even);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) SETTLE(even[r]);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(odd[r]);
+        for (int64_t k = 1; k < n; k += 2) value_macs(rows, p + k, v->w[k] + c, odd);
+    }
+    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) even[r] = lanes_add(even[r], odd[r]);
     VF_UNROLL for (int r = 0; r < rows; r++)
     {
         float *to = out + r * out_stride;
-        vf_store(to, vf_add(vf_load(to), in_order(vf_add(even[r], odd[r]))));
+        vf_store(to, vf_add(vf_load(to), in_order(even + r * PARTS)));
     }
 }
-static bool values_direct(int rows, int64_t n, const float *p, value_rows row, value_rows next, int64_t stride,
-                          int64_t dim, int32_t dtype, float *out)
+
+/* scores_of for `n` rows of one head, of which row_group go together. */
+static void scores_direct(bool f8, bool up, int64_t n, const float *q, int64_t dim, const uint8_t *row,
+                          const uint8_t *next, int64_t stride, float *out)
 {
-    if (rows > ROWS || dtype == PL_F32 || dim % PL_LANES) return false;
-    const int64_t first = pl_min(n, PL_LANES);
-    if (dtype == PL_F8 && !(f8_sane(row.at[0], stride, first, dim) && f8_sane(row.at[1], stride, n - first, dim)))
-        return false;
-    for (int64_t d = 0; d < dim; d += PL_LANES) {
-        if (dtype == PL_F8)
-            FOR_ROWS(values_direct_of, true, n, p, row, next, stride, d, out + d, dim)
-        else
-            FOR_ROWS(values_direct_of, false, n, p, row, next, stride, 2 * d, out + d, dim)
+    const int64_t group = row_group(n);
+    for (int64_t r = 0; r < n; r++) vf_store(out + r * SCORE_STRIDE, vf_set(0));
+    for (int64_t d = 0; d < dim; d += STEP) {
+        const int dims = (int)pl_min(STEP, dim - d);
+        turned t;
+        if (f8) {
+            fetch(next + d / 64 * 64 + d / 32 % 2 * 8 * stride, stride, 8);
+            if (up ? turn_f8(true, false, row + d, stride, dims, &t) : turn_f8(false, false, row + d, stride, dims, &t))
+                turn_f8(up, true, row + d, stride, dims, &t);
+        } else {
+            fetch(next + 2 * d, stride, PL_LANES);
+            turn_bf16(row + 2 * d, stride, dims, &t);
+        }
+        for (int64_t r = 0; r < n; r += group) {
+            const int rows = (int)pl_min(group, n - r);
+            const float *from = q + r * dim + d;
+            float *to = out + r * SCORE_STRIDE;
+            if (f8)
+                FOR_ROWS(key_step, true, dims, from, dim, &t, to)
+            else
+                FOR_ROWS(key_step, false, dims, from, dim, &t, to)
+        }
     }
-    return true;
+}
+/* values_of for m rows of one head and n positions */
+static void values_direct(bool f8, bool up, int64_t m, int64_t n, const float *p, value_rows row, value_rows next,
+                          int64_t stride, int64_t dim, float *out)
+{
+    const int64_t group = row_group(m), per = f8 ? 64 : 32; /* dims of a line */
+    for (int64_t d = 0; d < dim; d += per) {
+        const int64_t dims = pl_min(per, dim - d), bytes = f8 ? dims : 2 * dims;
+        line v;
+        if (!f8)
+            copy_bf16(row, stride, n, bytes, &v);
+        else if (up && bytes == 64 ? copy_f8(true, false, row, stride, n, 64, &v)
+                                   : copy_f8(up, false, row, stride, n, bytes, &v))
+            copy_f8(up, true, row, stride, n, bytes, &v);
+        for (int64_t c = 0; c < dims; c += PL_LANES) {
+            fetch(next.at[c / 16 % 2] + c / 32 * 8 * stride, stride, f8 ? 8 : 16);
+            for (int64_t r = 0; r < m; r += group) {
+                const int rows = (int)pl_min(group, m - r);
+                float *to = out + r * dim + d + c;
+                FOR_ROWS(value_step, n, p + r * SCORE_STRIDE, &v, c, to, dim)
+            }
+        }
+        for (int i = 0; i < 2; i++) row.at[i] += bytes, next.at[i] += bytes;
+    }
 }
 #else
-#define scores_direct(...) false
-#define values_direct(...) false
+#define WORDS false
+#define WORDS_UP 1
+#define WORDS_LIMIT 0
+#define scores_direct(...) (void)0
+#define values_direct(...) (void)0
 #endif

@@ -1,5 +1,5 @@
 /* attend_rows.h: part of attend_body.h: rows of the cache, in any of its formats, become panels of floats. An E4M3 code
- * becomes 2^-8 of its value (vf_load_f8). */
+ * becomes 2^-8 of its value (vf_load_f8). What attend_direct.h does not take goes this way. */
 #include "attend.h"
 #include "vec.h"
 
@@ -30,6 +30,13 @@ enum {
               /* clang-format on */
 #endif
 
+/* Rows that go together, of n: seven are four and three, because one alone waits for its own sums. */
+PL_INLINE int64_t row_group(int64_t n)
+{
+    const int64_t groups = (n + ROWS - 1) / ROWS;
+    return (n + groups - 1) / groups;
+}
+
 /* Rows that are needed a little later: a line of each of n rows. Spread over the work, so that the core's few slots
  * for lines under way are never all taken by one burst. */
 PL_INLINE void fetch(const uint8_t *row, int64_t stride, int n)
@@ -56,113 +63,20 @@ PL_INLINE void transpose4(const uint8_t *row, int64_t stride, __m256i *out)
     out[3] = _mm256_unpackhi_epi64(b, d);
 }
 
-/* 16 codes of 16 keys, turned in pairs of dims: the words of out[i] are the codes of dims 2i and 2i + 1, of keys
- * 0 1 4 5 2 3 6 7, then 8 9 12 13 10 11 14 15: f8_pairs makes four of them contiguous. */
-PL_INLINE void transpose_f8(const uint8_t *row, int64_t stride, __m256i *out)
-{
-    static const int order[8] = {0, 1, 4, 5, 2, 3, 6, 7};
-    __m256i r[8], t[8];
-    VF_UNROLL for (int i = 0; i < 8; i++) r[i] = two_halves(row + order[i] * stride, row + (order[i] + 8) * stride);
-    VF_UNROLL for (int i = 0; i < 8; i += 2)
-    {
-        t[i] = _mm256_unpacklo_epi16(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_epi16(r[i], r[i + 1]);
-    }
-    VF_UNROLL for (int i = 0; i < 8; i += 4)
-    {
-        r[i] = _mm256_unpacklo_epi32(t[i], t[i + 2]);
-        r[i + 1] = _mm256_unpackhi_epi32(t[i], t[i + 2]);
-        r[i + 2] = _mm256_unpacklo_epi32(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm256_unpackhi_epi32(t[i + 1], t[i + 3]);
-    }
-    VF_UNROLL for (int i = 0; i < 4; i++)
-    {
-        out[2 * i] = _mm256_unpacklo_epi64(r[i], r[i + 4]);
-        out[2 * i + 1] = _mm256_unpackhi_epi64(r[i], r[i + 4]);
-    }
-}
-/* Codes of eight keys as floats (2^-8 of their values): x[0] are keys 0 1 4 5, x[1] keys 2 3 6 7, each the even dim, then
- * the odd one. Of 16 keys: x[2] and x[3] the others. */
-PL_INLINE void f8_of_8(__m128i c, __m256 *x)
-{
-    const __m128i zero = _mm_setzero_si128(), mask = _mm_set1_epi16((int16_t)0xbf80);
-    x[0] = _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(_mm_unpacklo_epi8(zero, c), 1), mask));
-    x[1] = _mm256_cvtph_ps(_mm_and_si128(_mm_srai_epi16(_mm_unpackhi_epi8(zero, c), 1), mask));
-}
-PL_INLINE void f8_of_16(__m256i c, __m256 *x)
-{
-    const __m256i zero = _mm256_setzero_si256(), mask = _mm256_set1_epi16((int16_t)0xbf80);
-    const __m256i lo = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpacklo_epi8(zero, c), 1), mask);
-    const __m256i hi = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpackhi_epi8(zero, c), 1), mask);
-    x[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(lo));
-    x[1] = _mm256_cvtph_ps(_mm256_castsi256_si128(hi));
-    x[2] = _mm256_cvtph_ps(_mm256_extracti128_si256(lo, 1));
-    x[3] = _mm256_cvtph_ps(_mm256_extracti128_si256(hi, 1));
-}
-/* The even and the odd dims of eight keys in order. */
-PL_INLINE __m256 f8_even(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0x88); }
-PL_INLINE __m256 f8_odd(__m256 a, __m256 b) { return _mm256_shuffle_ps(a, b, 0xdd); }
-
-/* No NaN among n rows of `bytes` codes, a multiple of 16. */
-PL_INLINE bool f8_sane(const uint8_t *row, int64_t stride, int64_t n, int64_t bytes)
-{
-    const __m256i sign = _mm256_set1_epi8((char)0x80);
-    __m256i top = sign;
-    for (int64_t i = 0; i < n; i++, row += stride) {
-        int64_t d = 0;
-        for (; d + 32 <= bytes; d += 32)
-            top = _mm256_max_epu8(top, _mm256_or_si256(_mm256_loadu_si256((const __m256i *)(row + d)), sign));
-        if (d < bytes) top = _mm256_max_epu8(top, _mm256_or_si256(two_halves(row + d, row + d), sign));
-    }
-    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(top, _mm256_set1_epi8(-1))) == 0;
-}
-
-/* Whole dims of 16 keys, turned: returns how many are done. */
-PL_INLINE int64_t turn_f8(float *panel, const uint8_t *row, const uint8_t *next, int64_t stride, int64_t dim)
-{
-    int64_t d = 0;
-    if (!f8_sane(row, stride, PL_LANES, dim / 16 * 16)) return 0;
-    for (; d + 16 <= dim; d += 16) {
-        __m256i c[8];
-        if (d % 64 == 0) fetch(next + d, stride, PL_LANES);
-        transpose_f8(row + d, stride, c);
-        VF_UNROLL for (int i = 0; i < 8; i++)
-        {
-            float *to = panel + (d + 2 * i) * PL_LANES;
-            __m256 x[4];
-            f8_of_16(c[i], x);
-            _mm256_storeu_ps(to, f8_even(x[0], x[1]));
-            _mm256_storeu_ps(to + 8, f8_even(x[2], x[3]));
-            _mm256_storeu_ps(to + PL_LANES, f8_odd(x[0], x[1]));
-            _mm256_storeu_ps(to + PL_LANES + 8, f8_odd(x[2], x[3]));
-        }
-    }
-    return d;
-}
+/* Whole groups of four dims of 16 F32 keys, turned: returns how many dims are done. */
 PL_INLINE int64_t turn_keys(float *panel, const uint8_t *row, const uint8_t *next, int64_t stride, int64_t dim,
                             int32_t dtype)
 {
-    if (dtype == PL_F8) return turn_f8(panel, row, next, stride, dim);
-    const bool bf16 = dtype == PL_BF16;
-    const int64_t per = bf16 ? 8 : 4; /* dims in 16 bytes */
-    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
     int64_t d = 0;
-    for (; d + per <= dim; d += per)
+    if (dtype != PL_F32) return 0;
+    for (; d + 4 <= dim; d += 4)
         for (int half = 0; half < 2; half++) {
             __m256i c[4];
             float *to = panel + d * PL_LANES + half * 8;
-            const int64_t at = d / per * 16 + half * 8 * stride;
-            if (d / per % 4 == 0) fetch(next + at, stride, 8);
+            const int64_t at = d * 4 + half * 8 * stride;
+            if (d % 16 == 0) fetch(next + at, stride, 8);
             transpose4(row + at, stride, c);
-            VF_UNROLL for (int i = 0; i < 4; i++)
-            {
-                if (!bf16) {
-                    _mm256_storeu_si256((__m256i *)(to + i * PL_LANES), c[i]);
-                    continue;
-                }
-                _mm256_storeu_si256((__m256i *)(to + 2 * i * PL_LANES), _mm256_slli_epi32(c[i], 16));
-                _mm256_storeu_si256((__m256i *)(to + (2 * i + 1) * PL_LANES), _mm256_and_si256(c[i], high));
-            }
+            VF_UNROLL for (int i = 0; i < 4; i++) _mm256_storeu_si256((__m256i *)(to + i * PL_LANES), c[i]);
         }
     return d;
 }

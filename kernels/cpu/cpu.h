@@ -14,6 +14,7 @@
 /* isa.c: what the machine has. */
 bool pl_cpu_has_path(int32_t path);
 int32_t pl_cpu_best_path(void);
+bool pl_cpu_free_denormals(void); /* a denormal factor costs a product no time */
 
 /* The mode of every kernel: denormals in and out are zero, as in tile units. pl_fp_enter gives what pl_fp_leave
  * takes, so that the caller's own arithmetic (Lua's) is as before. pl_parallel does both by itself. */
@@ -26,6 +27,8 @@ PL_INLINE uint32_t pl_fp_enter(void)
     return old;
 }
 PL_INLINE void pl_fp_leave(uint32_t old) { _mm_setcsr(old); }
+/* After pl_fp_enter: factors that are denormals count as what they are. Results still never are denormals. */
+PL_INLINE void pl_fp_keep_denormals(void) { _mm_setcsr(_mm_getcsr() & ~0x40u); }
 #elif defined(__aarch64__)
 PL_INLINE uint32_t pl_fp_enter(void)
 {
@@ -58,7 +61,8 @@ typedef struct pl_cpu {
     pl_pool *pool;
     pl_chunk chunk[PL_MAX_CHUNKS]; /* scratch: used in order, each at least twice as large as the one before */
     int32_t n_chunks, at;
-    int64_t used; /* of chunk[at] */
+    int64_t used;   /* of chunk[at] */
+    bool denormals; /* pl_cpu_free_denormals() */
 } pl_cpu;
 
 /* Calls fn over [0,n) in parts whose limits are multiples of grain (the last may be short), on all threads; parts

@@ -27,6 +27,7 @@ static int cpu_open(pl_stream *s, const pl_dev_opts *o, pl_err *err)
         free(c);
         return rc;
     }
+    c->denormals = pl_cpu_free_denormals();
     s->impl = c;
     s->path = path;
     s->n_threads = pl_pool_threads(c->pool);

@@ -43,8 +43,17 @@ bool pl_cpu_has_path(int32_t path)
         return false;
     }
 }
+
+/* AMD's cores since Zen (measured on Zen 3); Intel's take some 150 cycles for each. */
+bool pl_cpu_free_denormals(void)
+{
+    uint32_t a, vendor[3];
+    if (!__get_cpuid(0, &a, &vendor[0], &vendor[2], &vendor[1])) return false;
+    return memcmp(vendor, "AuthenticAMD", 12) == 0 || memcmp(vendor, "HygonGenuine", 12) == 0;
+}
 #else
 bool pl_cpu_has_path(int32_t path) { return path == PL_PATH_AUTO || path == PL_PATH_PORTABLE; }
+bool pl_cpu_free_denormals(void) { return false; }
 #endif
 
 int32_t pl_cpu_best_path(void)
