@@ -84,7 +84,8 @@ local function verdict(ok, what)
   if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
 end
 
--- what may be asked, with the texts that the model gives when it is asked nothing else
+local base64 = require("pl.embeddings").base64
+-- what may be asked, with the texts and the embedding that the model gives when it is asked nothing else
 local asks = {}
 do
   local m = pl.load(tiny, { batch = 1, context = CONTEXT, prefix = false })
@@ -98,6 +99,8 @@ do
       a.texts[k] = m:generate({ prompt = a.prompt, max_tokens = a.max_tokens, temperature = a.temperature,
         seed = a.seed + k - 1 }).text
     end
+    local vector = m:embed(a.prompt)
+    a.vector = base64(ffi.string(ffi.cast("const char *", vector.data), tonumber(vector.dim[0]) * 4))
     asks[i] = a
   end
   m:close()
@@ -189,6 +192,7 @@ end
 
 -- Is it the answer that the request gets alone?
 local function right(a, streams, body)
+  if a.right then return a.right(body) end
   local texts, done = {}, not streams
   for k = 1, a.n do texts[k] = "" end
   local function add(t)
@@ -241,6 +245,28 @@ function kinds.kept() -- a few requests on one connection
     if not judge(c, a, streams, g, "kept") then break end
     if random(3) == 1 then pause(0.05 * random()) end
     if draining then break end -- an idle connection is closed then, whatever is on its way
+  end
+  c:close()
+end
+function kinds.embeds() -- lists of all lengths; some do not wait for the answer
+  local c, list, inputs, g = dial(), {}, {}, keys.now
+  if not c then return end
+  for i = 1, random(2) == 1 and random(3) or random(20) do
+    list[i] = any()
+    inputs[i] = list[i].prompt
+  end
+  c:send(request(cjson.encode { input = inputs, encoding_format = "base64" }, g, "/v1/embeddings"))
+  if random(4) == 1 then
+    pause(0.05 * random())
+    tell "gone"
+  else
+    judge(c, { texts = { "the embeddings" }, right = function(body)
+      local t = cjson.decode(body)
+      for i, a in ipairs(list) do
+        if t.data[i].embedding ~= a.vector or t.data[i].index ~= i - 1 then return false end
+      end
+      return #t.data == #list
+    end }, false, g, "embeds")
   end
   c:close()
 end
@@ -337,7 +363,7 @@ function kinds.bad()
 end
 function client.shut(fd) C.shutdown(fd, 1) end
 local names = { "kept", "kept", "kept", "slow", "half", "half", "pieces", "pipelined", "gone", "gone", "gone", "stuck",
-  "bad" }
+  "bad", "embeds", "embeds" }
 
 -- The loop: wakes whoever can go on. until_: new ones are begun until then.
 local N = 64
@@ -501,7 +527,7 @@ local line = ("seed %d, %d s: %s; %d steps, %d aborted, %d policies, %d keys, %d
   seconds, table.concat(told, ", "), f.steps, final.dropped, final.swaps, g - 9, f.policy_failures, f.preempted,
   final.http.slow + final.http.timeouts, f.tier_host_hits + f.tier_disk_hits, most_files, early, late)
 print(line)
-for _, k in ipairs { "kept", "slow", "half-closed", "pieces", "pipelined", "gone", "stuck", "bad" } do
+for _, k in ipairs { "kept", "slow", "half-closed", "pieces", "pipelined", "gone", "stuck", "bad", "embeds" } do
   verdict((count[k] or 0) > 0, "none of the clients was " .. k)
 end
 verdict(final.dropped > 0 and final.swaps > 3 and f.policy_failures > 0 and g > 11 and final.http.slow
