@@ -36,12 +36,18 @@ static inline bool oracle_path(oracle_request *r, const uint8_t *p, size_t n)
     return true;
 }
 
-/* Does a line end here? The library takes NUL and LF for it too; and 2: with it the head, as it takes a line that begins with a
- * colon for the empty one, and where the line before ends in LF alone the bytes are as many (core/README.md). */
+/* Does a line end here? 2: and with it the head. Beside CR and LF the library takes NUL and LF for it; and for the end of the
+ * head all of four bytes that are two lines without anything before a NUL or a colon (core/README.md). */
 static inline int oracle_line_end(const uint8_t *p, size_t n)
 {
-    if (n >= 4 && !memcmp(p, "\n:\r\n", 4)) return 2;
-    return n >= 2 && (p[0] == '\r' || p[0] == 0) && p[1] == '\n';
+    int n_lines = 0;
+    bool ends = n >= 4 && p[3] == '\n';
+    for (int i = 0; i < 4 && ends; i++) {
+        n_lines += p[i] == '\n';
+        ends =
+            p[i] == 0 || p[i] == '\n' || (p[i] == '\r' && p[i + 1] == '\n') || (p[i] == ':' && i && p[i - 1] == '\n');
+    }
+    return ends && n_lines == 2 ? 2 : n >= 2 && (p[0] == '\r' || p[0] == 0) && p[1] == '\n';
 }
 
 /* The head at the beginning of p[n]: its bytes, 0 where there is none that is whole and right. *length: of the body, or
@@ -65,7 +71,7 @@ static inline size_t oracle_head(oracle_request *r, const uint8_t *p, size_t n, 
     at += 11;
     for (;;) {
         if (at + 2 > n) return 0;
-        if (end == 2 || ((p[at] == '\r' || p[at] == ':' || p[at] == 0) && p[at + 1] == '\n')) break;
+        if (end == 2) break;
         const uint8_t *name = p + at;
         while (at < n && oracle_token(p[at])) at++;
         const size_t n_name = (size_t)(p + at - name);
