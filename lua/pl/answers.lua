@@ -97,60 +97,26 @@ function M.job(server, r, o, number)
     engine = server.engine_model.engine }
 end
 
-local MAX_IDS = 1e9 -- as many as the context has room for
-
-local function room(job, model, n)
-  local wanted, context = job.o.max_tokens, model.context
-  if n + math.max(wanted or 1, 1) > context and not (wanted == 0 and n <= context) then
-    local message = "the context holds %d tokens; %d of prompt and %d of answer are too many"
-    local param = job.o.kind == "chat" and "messages" or "prompt"
-    return nil, openai.refusal(message:format(context, n, wanted or 1), { code = "context_length_exceeded",
-      param = param })
-  end
-  return true
-end
-
 --- Hands a job's requests to the engine. Raises a refusal.
 function M.submit(job, model)
   local o, tok = job.o, job.tok
-  local flags = (o.bos and C.PL_TOK_BOS or 0) + (o.specials and C.PL_TOK_SPECIALS or 0)
   for p, prompt in ipairs(o.prompts) do
-    local ids, later
-    if type(prompt) == "table" then
-      ids = prompt
-      for i, id in ipairs(ids) do
-        if id >= model.trace.vocab then
-          error(openai.refusal(("prompt[%d]: %d, want ids below %d"):format(i, id, model.trace.vocab),
-            { param = "prompt" }), 0)
-        end
-      end
-    elseif #prompt >= require("pl.model").long_text then
-      later = prompt
-    else
-      ids = tok:encode(prompt, { bos = o.bos, specials = o.specials })
-    end
-    if ids then
-      if #ids == 0 then error(openai.refusal("the prompt is empty", { param = "prompt" }), 0) end
-      local ok, refusal = room(job, model, #ids)
-      if not ok then error(refusal, 0) end
-    end
     for k = 1, o.n do
       local c = setmetatable({ job = job, index = #job.choices, pieces = {}, logprobs = {}, held = "", told = 0,
         prompt = p, text = tok:stream() }, Choice)
-      local q = { ids = ids, tenant = job.tenant, logprobs = o.logprobs, on_token = function(id) c:token(id) end }
+      local q = { tenant = job.tenant, logprobs = o.logprobs, on_token = function(id) c:token(id) end }
       for name, v in pairs(o.engine) do q[name] = v end
       q.seed = ((o.seed or math.random(0, 2 ^ 52)) + #job.choices) % 2 ^ 53
-      q.max_tokens = o.max_tokens or ids and math.max(model.context - #ids, 1) or nil
-      q.max_tokens = q.max_tokens or MAX_IDS
-      if o.echo then c.pieces[1] = { text = type(prompt) == "string" and prompt or tok:decode(prompt) } end
-      local ok, request, code = pcall(job.engine.submit, job.engine, q, later, later and tok, later and flags)
+      q.max_tokens = o.max_tokens or math.max(model.context - prompt.n, 1)
+      if o.echo then c.pieces[1] = { text = prompt.text } end
+      local ok, request, code = pcall(job.engine.submit, job.engine, q, nil, nil, nil, prompt)
       if not ok then
         error(openai.refusal(type(request) == "table" and request.msg or tostring(request)), 0)
       end
       if not request then
         error(openai.refusal(("no room for another request (%s)"):format(code), { status = 429 }), 0)
       end
-      c.request, c.max_tokens = request, o.max_tokens
+      c.request = request
       job.choices[#job.choices + 1] = c
     end
   end
@@ -170,7 +136,6 @@ local causes = { deadline = "the request's time is over", integrity = "a page of
 --- What the client of a request that did not end well is told.
 function M.failure(r)
   local o = { status = r.finish == "deadline" and 504 or 500, code = r.finish }
-  if r.error and r.prompt_tokens then o = { code = "context_length_exceeded" } end -- found by the front
   return openai.refusal(r.error or causes[r.finish], o)
 end
 
@@ -201,17 +166,12 @@ end
 
 --- What the client is to be told now: the frames of a stream, or nil; and whether the job is over. job.refusal is set
 --- where it has failed.
-function M.news(job, model)
+function M.news(job)
   local out, all, any = {}, true, false
   for _, c in ipairs(job.choices) do
     local r = c.request
     if r.finish and not c.finish then conclude(job, c) end
     if c.finish and not r.finish then job.engine:complete(r) end
-    if not c.fits and r.prompt_tokens and not r.tokenising then -- a prompt that the front has brought
-      local ok, refusal = room(job, model, r.prompt_tokens)
-      c.fits = true
-      if not ok then job.refusal = job.refusal or refusal end
-    end
     all = all and c.finish ~= nil
     any = any or c.finish ~= nil or #r.ids > 0
   end

@@ -143,6 +143,12 @@ function M.open(path, o)
   return chat
 end
 
+--- One that was opened already, in another interpreter: of its source, name and tokens.
+function M.of(t)
+  return setmetatable({ template = template.compile(t.source, { name = t.name }), tokens = t.tokens, name = t.name },
+    Chat)
+end
+
 -- What a template is tried on, once, when it is read.
 local hello = { role = "user", content = "Hello" }
 local tools = { { type = "function", ["function"] = { name = "f", description = "d", parameters = { type = "object",
@@ -200,7 +206,7 @@ end
 
 Chat.__tostring = function(c) return "chat template of " .. c.name end
 
-arg.functions("chat", M, { open = { "path", "string", "o?", "table" } })
+arg.functions("chat", M, { open = { "path", "string", "o?", "table" }, of = { "t", "table" } })
 arg.methods("chat", Chat, arg.object("chat template", Chat), { render = { "vars", "table" },
   prompt = { "vars", "table" }, probe = {} })
 

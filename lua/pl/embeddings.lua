@@ -2,7 +2,6 @@
 -- long list leaves places to others. Each vector is written as JSON when it comes; the answer goes out with the last.
 local abi, json, openai = require "pl.abi", require "pl.json", require "pl.openai"
 local answers = require "pl.answers"
-local C = abi.C
 local M = {}
 
 -- Vectors as JSON ------------------------------------------------------------------------------------------
@@ -42,40 +41,20 @@ end
 
 local function refuse(message, o) error(openai.refusal(message, o), 0) end
 
--- n more tokens of input i: does it fit, and do all together?
-local function count(job, model, i, n)
-  if n == 0 then refuse(("input[%d]: no tokens"):format(i), { param = "input" }) end
-  if n > model.context then
-    refuse(("input[%d]: %d tokens, the context holds %d"):format(i, n, model.context),
-      { param = "input", code = "context_length_exceeded" })
-  end
-  job.prompt_tokens = job.prompt_tokens + n
-  if job.prompt_tokens > openai.MAX_INPUT_TOKENS then openai.too_many_tokens(job.prompt_tokens, i) end
-end
-
 -- Engine requests for the next inputs; where others have the places, the rest waits.
 local function feed(job, model)
   local o, engine = job.o, job.engine
-  while job.n_open < model.pool.batch and #job.choices < #o.inputs do
+  while job.n_open < model.pool.batch and #job.choices < #o.prompts do
     local i = #job.choices + 1
     if i > 1 and engine.n_open >= engine.places then return end
-    local ids, text = o.inputs[i], nil
-    if type(ids) == "string" then
-      if #ids >= require("pl.model").long_text then
-        ids, text = nil, ids -- for a front thread
-      else
-        ids = job.tok:encode(ids, { bos = o.bos })
-      end
-    end
-    if ids then count(job, model, i, #ids) end
-    local q = { ids = ids, tenant = job.tenant, max_tokens = 0 }
+    local q = { tenant = job.tenant, max_tokens = 0 }
     for name, v in pairs(o.engine) do q[name] = v end
-    local flags = o.bos and C.PL_TOK_BOS or 0
-    local ok, request, code = pcall(engine.submit, engine, q, text, text and job.tok, flags)
+    local ok, request, code = pcall(engine.submit, engine, q, nil, nil, nil, o.prompts[i])
     if not ok then refuse(type(request) == "table" and request.msg or tostring(request)) end
     if not request then refuse(("no room for another request (%s)"):format(code), { status = 429 }) end
-    o.inputs[i] = false
-    job.choices[i], job.n_open = { request = request, counted = ids ~= nil }, job.n_open + 1
+    job.prompt_tokens = job.prompt_tokens + o.prompts[i].n
+    o.prompts[i] = false
+    job.choices[i], job.n_open = { request = request }, job.n_open + 1
   end
 end
 
@@ -85,11 +64,10 @@ function M.submit(job, model)
   feed(job, model)
 end
 
--- The request of input i has ended.
-local function conclude(job, model, i, c)
+-- The request of an input has ended.
+local function conclude(job, c)
   local r = c.request
   job.n_open, c.finish = job.n_open - 1, r.finish
-  if not c.counted and r.prompt_tokens then count(job, model, i, r.prompt_tokens) end
   if r.finish ~= "stop" then error(answers.failure(r), 0) end
   c.written, r.embedding = written(r.embedding, job.o.base64), nil
   job.cached_tokens = job.cached_tokens + (r.n_cached or 0)
@@ -98,14 +76,14 @@ end
 --- nil, as nothing is told before the end; and whether the job is over. job.refusal is set where it has failed.
 function M.news(job, model)
   local ok, e = pcall(function()
-    for i, c in ipairs(job.choices) do
-      if c.request.finish and not c.finish then conclude(job, model, i, c) end
+    for _, c in ipairs(job.choices) do
+      if c.request.finish and not c.finish then conclude(job, c) end
     end
     feed(job, model)
   end)
   if not ok and not openai.is_refusal(e) then error(e, 0) end
   job.refusal = job.refusal or not ok and e or nil
-  return nil, job.refusal ~= nil or job.n_open == 0 and #job.choices == #job.o.inputs
+  return nil, job.refusal ~= nil or job.n_open == 0 and #job.choices == #job.o.prompts
 end
 
 return M

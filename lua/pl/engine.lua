@@ -304,21 +304,22 @@ end
 --- function(id, event) }. Returns it with `ids` of the answer and, when it is over, `finish`; or nil and a
 --- code where there is no room. With a text (and a tokenizer) in place of ids, a front thread tokenises it while the
 --- engine goes on; what is wrong with the prompt is then the request's own `error`, with finish "error". flags:
---- PL_TOK_* for the text; default PL_TOK_BOS.
+--- PL_TOK_* for the text; default PL_TOK_BOS. given: ids in memory, { ids = int32_t *, n = }, which are copied.
 --- With embed = "last" or "mean" a request has no answer: it ends (finish "stop") when its prompt is computed, and
 --- has an `embedding` then, a tensor: the hidden states after the last norm, of the last token or their mean over all,
 --- cut to `dimensions` values and made to have length 1. It does not depend on what ran beside it, nor on the steps
 --- that the prompt took. The prefix cache serves "last" only: a mean needs every token computed.
-function Engine:submit(o, text, tok, flags)
+function Engine:submit(o, text, tok, flags, given)
   if self.stopped then err.raise "engine: stopped, as a page was found in other hands (integrity.on_mismatch)" end
-  o = schema.check("request", text and text_fields or request_fields, o)
+  o = schema.check("request", (text or given) and text_fields or request_fields, o)
   if text then self:open_front(tok) end
   local q, id = abi.new "pl_request_opts", abi.new "int64_t[1]"
-  local prompt, stop = abi.array("int32_t", o.ids or {}), abi.array("int32_t", o.stop or {})
+  local stop = abi.array("int32_t", o.stop or {})
+  given = given or { ids = abi.array("int32_t", o.ids or {}), n = #(o.ids or {}) }
   local bias_ids, biases = {}, {}
   for k, v in next, o.logit_bias or {} do bias_ids[#bias_ids + 1], biases[#biases + 1] = k, v end
   local bias_id, bias_of = abi.array("int32_t", bias_ids), abi.array("float", biases)
-  q.prompt, q.n_prompt, q.stop, q.n_stop, q.later = prompt, #(o.ids or {}), stop, #(o.stop or {}), text ~= nil
+  q.prompt, q.n_prompt, q.stop, q.n_stop, q.later = given.ids, given.n, stop, #(o.stop or {}), text ~= nil
   if o.dimensions and not o.embed then err.raise "request.dimensions: only with embed" end
   if o.embed then q.embed, q.n_embed = embed_kinds[o.embed], o.dimensions or 0 end
   q.max_out, q.min_out, q.priority = o.embed and 0 or o.max_tokens or 256, o.min_tokens or 0, o.priority or 0
@@ -332,7 +333,7 @@ function Engine:submit(o, text, tok, flags)
   s.bias_id, s.bias, s.n_bias = bias_id, bias_of, #biases
   local ok, code = check(C.pl_engine_submit(self.ptr, q, id, e))
   if not ok then return nil, code end
-  local r = { id = id[0], prompt_tokens = o.ids and #o.ids, ids = {}, n_out = 0, on_token = o.on_token,
+  local r = { id = id[0], prompt_tokens = not text and given.n or nil, ids = {}, n_out = 0, on_token = o.on_token,
     submitted_s = C.pl_now_s() }
   if o.logprobs and o.logprobs >= 0 then r.logprobs = {} end
   self.requests[tonumber(id[0])] = r
@@ -370,6 +371,9 @@ letters[front.kinds.encode] = function(self, letter)
   if rc < 0 then return self:fail(r, abi.string(e.msg)) end
   self:tokenised(r)
 end
+
+-- What a body asks is the server's.
+letters[front.kinds.request] = function(self, letter) self.on_request(letter) end
 
 function Engine:tokenised(r)
   if r.tokenising then self.n_texts = self.n_texts - 1 end

@@ -8,6 +8,7 @@ local M = {}
 M.kinds = {
   encode = 1, -- a text, code: PL_TOK_*; answered with its ids, int32
   decode = 2, -- ids, code: PL_TOK_*; answered with their text
+  request = 3, -- a request's body, code: see pl.requests; answered with what it asks, or with an answer
 }
 
 -- The thread's side ------------------------------------------------------------------------------------------
@@ -15,7 +16,8 @@ M.kinds = {
 local MEGABYTES = 512 -- of Lua memory, for one letter
 local KEPT = 2 ^ 20   -- elements of a list that is kept for the next letter
 
---- Each kind's function(letter, tok): a pointer and the number of bytes of the answer, which is copied at once.
+--- Each kind's function(letter, tok): a pointer and the number of bytes of the answer, which is copied at once; a code,
+--- if it is not PL_OK.
 M.handlers = {}
 
 local ids, text = abi.gc(abi.new "pl_ids", C.pl_ids_free), abi.gc(abi.new "pl_text", C.pl_text_free)
@@ -30,6 +32,15 @@ function M.handlers.decode(letter, tok)
   text.n = 0
   check(C.pl_tok_decode(tok, text, abi.cast("const int32_t *", letter.data), letter.n / 4, letter.code, e))
   return text.data, text.n
+end
+
+local own_tok
+function M.handlers.request(letter, tok)
+  local said, code = require("pl.requests").answer(letter, function()
+    own_tok = own_tok or require("pl.tokenizer").of(tok)
+    return own_tok
+  end)
+  return said, #said, code
 end
 
 local function unknown(letter) err.raise(("front: a letter of kind %d"):format(letter.kind)) end
@@ -49,11 +60,14 @@ function M.run(inbox, outbox, tok, seed)
   while C.pl_mail_take(inbox, letter, 1e9, e) >= 0 do
     answer.id, answer.kind, answer.code = letter.id, letter.kind, C.PL_OK
     limit(MEGABYTES * 2 ^ 20)
-    local ok, data, n = limit(nil, pcall(M.handlers[names[letter.kind]] or unknown, letter, tok))
-    if not ok then
+    local ok, data, n, code = limit(nil, pcall(M.handlers[names[letter.kind]] or unknown, letter, tok))
+    if ok then
+      answer.code = code or C.PL_OK
+    else
       local what = data
       answer.code = code_of(what)
       data = err.is(what) and what.msg or tostring(what)
+      if answer.code == C.PL_ENOMEM then collectgarbage() end -- LuaJIT does not by itself
       n = #data
     end
     answer.n, answer.data = n, abi.cast("char *", data)

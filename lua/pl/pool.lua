@@ -32,7 +32,7 @@ local fields = {
   queue = whole(0),        -- requests that may wait beside those of the batch; more are refused
   prefix = "boolean",      -- keep full pages, and find them again by their tokens; default true
   threads = whole(0),      -- CPU threads; 0 = one per core
-  fronts = whole(0, 64),   -- threads that tokenise long prompts beside the engine; default 2; 0: in its own
+  fronts = whole(0, 64),   -- threads that read requests and long prompts beside the engine; default 2; 0: its own
 }
 
 M.fields = fields

@@ -3,13 +3,14 @@
 local abi, err, json = require "pl.abi", require "pl.err", require "pl.json"
 local http, openai, prometheus = require "pl.http", require "pl.openai", require "pl.prometheus"
 local answers, embeddings = require "pl.answers", require "pl.embeddings"
+local front, requests = require "pl.front", require "pl.requests"
 local C = abi.C
 local M = {}
 
 local Server = {}
 Server.__index = Server
 
-local IDLE_S, PER_TURN, FLUSH_S = 0.25, 64, 5
+local IDLE_S, PER_TURN, FLUSH_S, HURRY_S = 0.25, 64, 5, 0.002
 local RELOAD = { instructions = 1e6, seconds = 0.1, megabytes = 16 } -- of a policy's file, while others wait
 local RETRY = "Retry-After: 1\n"
 
@@ -19,15 +20,6 @@ local routes = {} -- path -> method -> function(server, request)
 local function route(method, path, f)
   routes[path] = routes[path] or {}
   routes[path][method] = f
-end
-
-local function body_of(r)
-  if not r.body then error(openai.refusal("no memory for the body", { status = 503 }), 0) end
-  if r.body == "" then error(openai.refusal "the body is empty, want JSON", 0) end
-  local t, why = http.decode(r.body)
-  if t == nil then error(openai.refusal(why), 0) end
-  if type(t) ~= "table" then error(openai.refusal "the body is no JSON object", 0) end
-  return t
 end
 
 local function card(s)
@@ -42,65 +34,21 @@ route("GET", "/metrics", function(s, r)
     "Content-Type: text/plain; version=0.0.4\n")
 end)
 
-route("POST", "/tokenize", function(s, r)
-  local t = body_of(r)
-  local text = t.prompt or t.content or t.text
-  if type(text) ~= "string" then error(openai.refusal("prompt: want a text", { param = "prompt" }), 0) end
-  local bos, specials = t.add_special_tokens ~= false, t.parse_special == true
-  local ids = s.engine_model:tokenizer():encode(text, { bos = bos, specials = specials })
-  s.http:json(r.id, 200, { tokens = json.list(ids), count = #ids, max_model_len = s.engine_model.context })
-end)
-
-route("POST", "/detokenize", function(s, r)
-  local t = body_of(r)
-  local ids = t.tokens
-  if type(ids) ~= "table" or next(ids) ~= nil and #ids == 0 then
-    error(openai.refusal("tokens: want a list of ids", { param = "tokens" }), 0)
-  end
-  for i, id in ipairs(ids) do
-    if type(id) ~= "number" or id % 1 ~= 0 or id < 0 or id >= s.model.vocab then
-      error(openai.refusal(("tokens[%d]: want an id below %d"):format(i, s.model.vocab), { param = "tokens" }), 0)
-    end
-  end
-  s.http:json(r.id, 200, { prompt = s.engine_model:tokenizer():decode(ids, { specials = true }) })
-end)
-
-route("POST", "/v1/completions", function(s, r) s:submit(r, openai.completion(body_of(r), s.model)) end)
-
-route("POST", "/v1/embeddings", function(s, r) s:submit(r, openai.embedding(body_of(r), s.model)) end)
-
--- Messages as the template gets them: keys in the order that the client chose; what pl.openai has changed in them.
-local function messages_of(ordered, messages)
-  for i, m in ipairs(messages) do
-    local d = ordered[i]
-    if type(d.at.content) == "table" and type(m.content) == "string" then d.at.content = m.content end
-    for k = #d.keys, 1, -1 do
-      if d.keys[k] == "tool_calls" and m.tool_calls == nil then
-        table.remove(d.keys, k)
-        d.at.tool_calls = nil
-      end
-    end
-  end
-  return ordered
-end
-
-route("POST", "/v1/chat/completions", function(s, r)
-  local o = openai.chat(body_of(r), s.model)
-  local ok, text = pcall(function()
-    local body = require("pl.template").json(r.body).at
-    local vars, more = {}, o.template and body.chat_template_kwargs
-    for _, k in ipairs(more and more.keys or {}) do vars[k] = more.at[k] end
-    vars.messages = messages_of(body.messages, o.messages)
-    vars.add_generation_prompt, vars.continue_final_message = o.generation_prompt, o.continues
-    return s.engine_model:render(vars)
+-- Requests with a body are read beside the engine, in a front thread; small ones here, unless a template is to be
+-- rendered, which may take its time.
+local SMALL = 2048
+for path, name in pairs { ["/v1/completions"] = "completion", ["/v1/chat/completions"] = "chat",
+  ["/v1/embeddings"] = "embedding", ["/tokenize"] = "tokenize", ["/detokenize"] = "detokenize" } do
+  local kind = requests.kinds[name]
+  route("POST", path, function(s, r)
+    local engine = s.engine_model.engine
+    if not r.body then error(openai.refusal("no memory for the body", { status = 503 }), 0) end
+    if engine.fronts == 0 or #r.body < SMALL and name ~= "chat" then return s:heard(r, s.reader:read(kind, r.body)) end
+    local ok, code = engine.front:ask(-r.id, front.kinds.request, kind, requests.letter(s.setup, r.body))
+    if not ok then error(openai.refusal(("no room for another request (%s)"):format(code), { status = 429 }), 0) end
+    r.body, s.reading[r.id], s.n_asked, s.hurried = nil, r, s.n_asked + 1, false
   end)
-  if not ok then
-    error(openai.refusal("messages: the chat template: " .. (err.is(text) and text.msg or tostring(text)),
-      { param = "messages" }), 0)
-  end
-  o.prompts, o.specials, o.bos = { text }, true, false
-  s:submit(r, o)
-end)
+end
 
 function Server:dispatch(r)
   local path = r.path
@@ -121,9 +69,27 @@ function Server:dispatch(r)
   return f(self, r)
 end
 
-function Server:refuse(id, refusal)
-  self.http:json(id, refusal.status, openai.error_body(refusal), (refusal.status == 429 or refusal.status == 503)
-    and RETRY or nil)
+function Server:reply(id, status, text)
+  self.http:answer(id, status, text, "Content-Type: application/json\n"
+    .. ((status == 429 or status == 503) and RETRY or ""))
+end
+function Server:refuse(id, refusal) self:reply(id, refusal.status, json.encode(openai.error_body(refusal))) end
+
+-- What a body was found to ask, see pl.requests: options of an answer that is to be computed, or an answer.
+function Server:heard(r, o, status, text)
+  if o then self:submit(r, o) else self:reply(r.id, status, text) end
+end
+
+-- The same from a front thread. Its letters have the ids of requests with a minus: those of the engine have none.
+function Server:read(letter)
+  local r = self.reading[-tonumber(letter.id)]
+  if not r then return end -- its client has gone
+  self.reading[r.id], self.n_asked = nil, self.n_asked - 1
+  self:guard(r, function()
+    if letter.code < 0 then error(abi.string(letter.data, letter.n), 0) end
+    if letter.code > 0 then return self:heard(r, nil, letter.code, abi.string(letter.data, letter.n)) end
+    self:heard(r, requests.options(letter))
+  end)
 end
 
 -- A request: its own mistakes are its answer.
@@ -131,9 +97,19 @@ function Server:take(r)
   if r.gone then
     local job = self.jobs[r.id]
     if job then self:drop(job) end
+    if self.reading[r.id] then self:forget(r.id) end
     return
   end
-  local ok, e = pcall(self.dispatch, self, r)
+  self:guard(r, self.dispatch, self, r)
+end
+
+function Server:forget(id)
+  self.engine_model.engine.front:drop(-id)
+  self.reading[id], self.n_asked = nil, self.n_asked - 1
+end
+
+function Server:guard(r, f, ...)
+  local ok, e = pcall(f, ...)
   if ok then return end
   if not openai.is_refusal(e) then
     if e == "not enough memory" then collectgarbage() end -- LuaJIT does not by itself
@@ -212,6 +188,7 @@ function Server:turn()
     self:take(r)
     r = i < PER_TURN and self.http:next(-1, 0) or nil
   end
+  self:hurry()
   engine:receive()
   if engine.n_open > engine.n_texts and not self.paused then
     local ok, e = pcall(engine.step, engine)
@@ -223,6 +200,17 @@ function Server:turn()
     if not ok then self:lose(job, e) end
   end
   self.http:beat(not self.draining and not self.paused, stepped)
+end
+
+-- Most bodies take the front less than a step's own bookkeeping: those that came just now need not wait for the step.
+function Server:hurry()
+  local engine, until_s = self.engine_model.engine, C.pl_now_s() + HURRY_S
+  while self.n_asked > 0 and not self.hurried do
+    local left = until_s - C.pl_now_s()
+    if left <= 0 or C.pl_host_wait(engine.front.fd, left) ~= 1 then break end
+    engine:receive()
+  end
+  self.hurried = self.n_asked > 0
 end
 
 -- A step that failed ends what it was to compute; an engine that says that it has stopped ends the server.
@@ -316,6 +304,11 @@ end
 -- What is left hears that it ends; then the connections get a moment to read it.
 function Server:stop()
   local left = self:open_jobs()
+  for id in pairs(self.reading) do
+    self:forget(id)
+    self:refuse(id, openai.refusal("the server is shutting down", { status = 503 }))
+    left = left + 1
+  end
   for _, job in pairs(self.jobs) do
     job.refusal = openai.refusal("the server is shutting down", { status = 503 })
     answers.cancel(job, self.engine_model.engine)
@@ -375,8 +368,8 @@ end
 --- pl.deploy); socket = (a path for `attach`; false: none), dir = (where one without a path lies), reread = (a function
 --- that returns o anew) }. Listens before the model is there: /health says when it is ready.
 function M.open(o, log)
-  local s = setmetatable({ o = o, jobs = {}, n_jobs = 0, n_hups = 0, n_interrupts = 0, tenant_names = {},
-    log = log or function() end }, Server)
+  local s = setmetatable({ o = o, jobs = {}, reading = {}, n_asked = 0, n_jobs = 0, n_hups = 0, n_interrupts = 0,
+    tenant_names = {}, log = log or function() end }, Server)
   C.pl_host_signals(C.PL_SIGTERM)
   C.pl_host_signals(C.PL_SIGHUP)
   local urandom = io.open("/dev/urandom", "rb")
@@ -405,6 +398,11 @@ function M.open(o, log)
   s.started = os.time()
   s.model = { name = o.name or o.model:gsub("/+$", ""):match "[^/]*$", vocab = s.engine_model.trace.vocab,
     stops = s.engine_model:stops(), pooling = s.engine_model:pooling(), width = s.engine_model.trace.width }
+  local has, chat = pcall(s.engine_model.chat_template, s.engine_model)
+  if not has then chat = err.is(chat) and chat.msg or tostring(chat) end
+  s.setup = requests.setup(s.model, s.engine_model.context, chat)
+  s.reader = requests.reader(s.setup, s.engine_model:tokenizer())
+  s.engine_model.engine.on_request = function(letter) s:read(letter) end
   s.http:beat(true, false)
   return s
 end

@@ -25,6 +25,13 @@ function M.open(path, checkpoint)
   return wrap(out)
 end
 
+--- One that is open already, perhaps in another thread.
+function M.of(ptr)
+  local out = abi.new("pl_tok *[1]", { abi.cast("pl_tok *", ptr) })
+  C.pl_tok_keep(out[0])
+  return wrap(out)
+end
+
 -- grown once, used by every call
 local ids_of, text_of = abi.gc(abi.new "pl_ids", C.pl_ids_free), abi.gc(abi.new "pl_text", C.pl_text_free)
 
