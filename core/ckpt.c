@@ -7,6 +7,7 @@
 #include "gguf.h"
 #include "mem.h"
 #include "packed.h"
+#include "packed_huge.h"
 #include "parts.h"
 #include "safetensors.h"
 #include "tensor.h"
@@ -42,6 +43,7 @@ struct pl_ckpt {
     pl_toc parts; /* the files' own, where toc has weights put together of several tensors; else empty */
     pl_meta meta;
     pl_packed packed; /* of a packed file; else empty, with no options */
+    pl_huge *huge;    /* moves its tensors; NULL: nobody does */
     held_text *text;  /* [n_texts] read so far */
     int32_t n_texts, cap_texts;
 };
@@ -49,6 +51,7 @@ struct pl_ckpt {
 static void release(pl_ckpt *c)
 {
     if (!c || __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
+    pl_huge_stop(c->huge);
     for (int32_t i = 0; i < c->n_files; i++) munmap(c->file[i].data, (size_t)c->file[i].bytes);
     for (int32_t i = 0; i < c->n_texts; i++) {
         free(c->text[i].name);
@@ -518,6 +521,14 @@ int pl_ckpt_check_layouts(const pl_ckpt *c, pl_dev *dev, pl_err *err)
     }
     return PL_OK;
 }
+
+int pl_ckpt_settle(pl_ckpt *c, pl_err *err)
+{
+    if (!pl_ckpt_is_packed(c) || c->huge) return PL_OK;
+    return pl_huge_start(&c->huge, c->file[0].data + PL_PACKED_PAGE, c->file[0].data + c->packed.header.head_at, err);
+}
+
+int64_t pl_ckpt_settled(const pl_ckpt *c) { return pl_huge_moved(c->huge); }
 
 int pl_ckpt_verify(const pl_ckpt *c, int32_t i, pl_err *err)
 {

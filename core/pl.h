@@ -207,7 +207,10 @@ int pl_ckpt_text(pl_ckpt *c, const char *name, const char **text, int64_t *bytes
  * lie. The kind of one is that of what it was made of. Its options are metadata under "perilune.". */
 bool pl_ckpt_is_packed(const pl_ckpt *c);
 int pl_ckpt_check_layouts(const pl_ckpt *c, pl_dev *dev, pl_err *err); /* PL_ESTALE: other layouts than the device's */
-int pl_ckpt_verify(const pl_ckpt *c, int32_t i, pl_err *err);          /* PL_EFORMAT: not the bytes that were written */
+/* The tensors of a packed file begin to move into huge pages, in the background, if there is room; bytes that have. */
+int pl_ckpt_settle(pl_ckpt *c, pl_err *err);
+int64_t pl_ckpt_settled(const pl_ckpt *c);
+int pl_ckpt_verify(const pl_ckpt *c, int32_t i, pl_err *err); /* PL_EFORMAT: not the bytes that were written */
 /* Writes one, in a single pass; it is there when it is ended, and nothing of it if it is freed before. options: a JSON
  * object. how: printable, at most 95 bytes. */
 int pl_packer_new(pl_packer **out, const char *path, pl_ckpt *source, const char *options, int64_t n_options,

@@ -74,6 +74,7 @@ function Model:start(context)
     context = self.context, vocab = self.trace.vocab, schedule = self.recipe.schedule, box = self.recipe.box,
     integrity = self.recipe.integrity, identity = pool.disk_cache and identity(self) or nil }
   self.engine.name = self.name
+  if self.checkpoint.packed then check(C.pl_ckpt_settle(self.checkpoint.ptr, e)) end
   self.load_s = C.pl_now_s() - self.started
   return self
 end

@@ -343,6 +343,58 @@ START_TEST(no_room)
 }
 END_TEST
 
+/* Tensors that move into huge pages hold their bytes all the while; a file may be closed in the middle of it. */
+START_TEST(moved)
+{
+    enum { N = 6, K = 1 << 20 };
+    pl_tensor rows[N] = {{0}}, t[N] = {{0}};
+    pl_ckpt *c = NULL;
+    pl_packer *p = begin(GGUF);
+    char name[8];
+    for (int i = 0; i < N; i++) {
+        random_rows(&rows[i], PL_F32, 1, K + i * 1024);
+        snprintf(name, sizeof name, "w%d", i);
+        ok(pl_packer_add(p, dev, name, &rows[i], "", &err));
+    }
+    ok(pl_packer_end(p, &err));
+    pl_packer_free(p);
+    ok(pl_ckpt_open(&c, path, &err));
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        ok(pl_ckpt_tensor(c, pl_ckpt_find(c, name), &t[i], &err));
+    }
+    ck_assert_int_eq(pl_ckpt_settled(c), 0);
+    ok(pl_ckpt_settle(c, &err));
+    ok(pl_ckpt_settle(c, &err)); /* once is enough */
+    const double start = pl_now_s();
+    int64_t had = -1;
+    for (int turn = 0; turn < 200 && pl_now_s() - start < 10; turn++) {
+        for (int i = 0; i < N; i++) ck_assert_mem_eq(t[i].data, rows[i].data, (size_t)t[i].dim[1] * 4);
+        const int64_t now = pl_ckpt_settled(c);
+        ck_assert_int_ge(now, had);
+        if (now >= (N - 1) * (int64_t)K * 4) break; /* where there are no huge pages, it stays 0 */
+        had = now;
+    }
+    for (int i = 0; i < N; i++) ok(pl_ckpt_verify(c, i, &err));
+    pl_ckpt_close(c); /* the tensors hold the mapping */
+    for (int i = 0; i < N; i++) {
+        ck_assert_mem_eq(t[i].data, rows[i].data, (size_t)t[i].dim[1] * 4);
+        pl_tensor_release(&t[i]);
+    }
+    for (int k = 0; k < 20; k++) {
+        ok(pl_ckpt_open(&c, path, &err));
+        ok(pl_ckpt_settle(c, &err));
+        usleep((useconds_t)k * 100);
+        pl_ckpt_close(c);
+    }
+    for (int i = 0; i < N; i++) pl_tensor_release(&rows[i]);
+    ok(pl_ckpt_open(&c, GGUF, &err)); /* another file has nothing to move */
+    ok(pl_ckpt_settle(c, &err));
+    ck_assert_int_eq(pl_ckpt_settled(c), 0);
+    pl_ckpt_close(c);
+}
+END_TEST
+
 START_TEST(stamps)
 {
     uint64_t a[2], b[2];
@@ -374,6 +426,7 @@ int main(void)
     tcase_add_test(t, stale_and_damaged);
     tcase_add_test(t, layout_ids);
     tcase_add_test(t, no_room);
+    tcase_add_test(t, moved);
     tcase_add_test(t, stamps);
     suite_add_tcase(s, t);
     return run_suite(s);

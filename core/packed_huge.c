@@ -1,0 +1,100 @@
+/* packed_huge.c: while a packed file is used, its tensors move from the file's pages of 4 kB into ones of 2 MB. A piece is
+ * copied, and the copy takes the place of the pages that it was made of, at the same address and in one step: who reads
+ * them sees the same bytes before, during (it waits) and after. */
+#include "packed_huge.h"
+#include "mem.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { PIECE = 4 * PL_HUGE };
+
+struct pl_huge {
+    pthread_t thread;
+    char *from, *to; /* whole huge pages */
+    int32_t stop;
+    int64_t moved;
+};
+
+/* Bytes that could be taken without taking them from anybody; the file's own pages count, as they can leave memory. */
+static int64_t free_memory(void)
+{
+    char line[128];
+    long long kb = 0, v, limit = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld kB", &v) == 1) kb = v;
+    if (f) fclose(f);
+    f = fopen("/sys/fs/cgroup/memory.max", "re"); /* of a container */
+    if (f && fscanf(f, "%lld", &v) == 1) limit = v;
+    if (f) fclose(f);
+    f = limit ? fopen("/sys/fs/cgroup/memory.stat", "re") : NULL;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "anon %lld", &v) == 1) kb = pl_min(kb, (limit - v) / 1024);
+    if (f) fclose(f);
+    return kb * 1024;
+}
+
+static bool has_huge_pages(void)
+{
+    char line[64] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    if (f && !fgets(line, sizeof line, f)) line[0] = 0;
+    if (f) fclose(f);
+    return line[0] && !strstr(line, "[never]");
+}
+
+static bool move(char *at, int64_t bytes)
+{
+    char *copy = pl_mem_map(bytes);
+    if (!copy) return false;
+    memcpy(copy, at, (size_t)bytes);
+    if (mprotect(copy, (size_t)bytes, PROT_READ) == 0 &&
+        mremap(copy, (size_t)bytes, (size_t)bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at)
+        return true;
+    pl_mem_unmap(copy, bytes);
+    return false;
+}
+
+static void *work(void *arg)
+{
+    pl_huge *h = arg;
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* of this thread: the first tokens come before it */
+    for (char *at = h->from; at < h->to && !__atomic_load_n(&h->stop, __ATOMIC_RELAXED);) {
+        const int64_t bytes = pl_min(PIECE, h->to - at);
+        if (!move(at, bytes)) break; /* the file's pages do as well */
+        at += bytes;
+        __atomic_store_n(&h->moved, at - h->from, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+int pl_huge_start(pl_huge **out, uint8_t *from, uint8_t *to, pl_err *err)
+{
+    const intptr_t first = pl_round_up((intptr_t)from, PL_HUGE), last = (intptr_t)to / PL_HUGE * PL_HUGE;
+    *out = NULL;
+    if (last <= first || !has_huge_pages() || free_memory() < (last - first) / 8 * 9) return PL_OK;
+    pl_huge *h = calloc(1, sizeof *h);
+    if (!h) return pl_fail(err, PL_ENOMEM, "packed: no memory");
+    h->from = (char *)first;
+    h->to = (char *)last;
+    if (pthread_create(&h->thread, NULL, work, h) != 0) {
+        free(h);
+        return pl_fail(err, PL_ELIMIT, "packed: no thread");
+    }
+    *out = h;
+    return PL_OK;
+}
+
+int64_t pl_huge_moved(const pl_huge *h) { return h ? __atomic_load_n(&h->moved, __ATOMIC_RELAXED) : 0; }
+
+void pl_huge_stop(pl_huge *h)
+{
+    if (!h) return;
+    __atomic_store_n(&h->stop, 1, __ATOMIC_RELAXED);
+    pthread_join(h->thread, NULL);
+    free(h);
+}
