@@ -243,7 +243,7 @@ function M.settings(d)
     drain_s = (t.limits or {}).drain_s or 30, vllm_names = t.vllm_names, access_log = log,
     chat_template = beside(d, t.chat_template),
     tls = t.tls and { cert = beside(d, t.tls.cert), key = beside(d, t.tls.key) },
-    socket = beside(d, t.socket), dir = d.file:match "^(.*/)" or "./", http = http }
+    socket = t.socket ~= "none" and beside(d, t.socket), dir = d.file:match "^(.*/)" or "./", http = http }
 end
 
 local live = { keys = true, policy = true, tenants = true, access_log = true, vllm_names = true,

@@ -32,7 +32,7 @@ return {
 
   address = "127.0.0.1", port = 8080,
   -- tls = { cert = "cert.pem", key = "key.pem" },
-  -- socket = "perilune.sock",   -- for `perilune attach`; default: perilune-PORT.sock
+  -- socket = "perilune.sock",   -- for `perilune attach`; default: perilune-PORT.sock; "none": no socket
   limits = {
     body_bytes = 8 * mb, connections = 1024,
     headers_s = 10, idle_s = 60, -- seconds for a request's head, and for a connection without one

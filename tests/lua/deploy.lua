@@ -80,6 +80,10 @@ eq(s.http.header_s, 3, "header time")
 eq(s.dir, "some/where/", "directory")
 local named = deploy.settings(deploy.read_text("return { model = 'x', policy = 'fair' }", "a/d.lua"))
 eq(named.policy, "fair", "a policy's name is no path")
+for text, want in pairs { ["'none'"] = false, ["'s.sock'"] = "a/s.sock" } do
+  eq(deploy.settings(deploy.read_text("return { model = 'x', socket = " .. text .. " }", "a/d.lua")).socket, want, text)
+end
+eq(named.socket, nil, "a socket of its own choice")
 
 -- what can change
 do
