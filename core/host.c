@@ -68,7 +68,8 @@ void pl_host_init(void)
     wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* without one, Ctrl-C ends no wait that has a limit */
     struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigaction(SIGINT, &a, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of the write, */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
 }
 
 static volatile sig_atomic_t n_signals[2];

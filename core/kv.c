@@ -89,10 +89,11 @@ int pl_kv_open(pl_kv **out, pl_dev *dev, const pl_kv_opts *o, pl_err *err)
     kv->key_bytes = (int64_t)o->heads * o->key_dim * pl_dtype_bytes(o->dtype);
     kv->value_bytes = (int64_t)o->heads * o->value_dim * pl_dtype_bytes(o->dtype);
     kv->layer_bytes = layer_bytes(o);
-    int rc = pl_tags_open(&kv->tags, dev, (int32_t)o->n_pages, err);
-    if (rc == PL_OK) rc = open_scales(kv, err);
-    if (rc == PL_OK && !o->dry && !(kv->mem = dev->stream.backend->alloc(dev->stream.impl, bytes)))
+    int rc = PL_OK;
+    if (!o->dry && !(kv->mem = dev->stream.backend->alloc(dev->stream.impl, bytes)))
         rc = pl_fail(err, PL_ENOMEM, "kv: no memory for %lld bytes", (long long)bytes);
+    if (rc == PL_OK) rc = pl_tags_open(&kv->tags, dev, (int32_t)o->n_pages, err);
+    if (rc == PL_OK) rc = open_scales(kv, err);
     if (rc < 0)
         pl_kv_close(kv);
     else

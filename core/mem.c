@@ -6,11 +6,14 @@
 
 static int64_t whole_pages(int64_t bytes) { return pl_round_up(bytes, sysconf(_SC_PAGESIZE)); }
 
-/* The mapping ends where its last small page does: what is left over of the last 2 MB is not in memory, which for many
+static bool machine_has(int64_t bytes) { return bytes / sysconf(_SC_PAGESIZE) <= sysconf(_SC_PHYS_PAGES); }
+
+/* More than the machine has is refused here: the kernel would give it, and take it back by killing someone.
+ * The mapping ends where its last small page does: what is left over of the last 2 MB is not in memory, which for many
  * tensors of a few MB is a tenth of them all. */
 void *pl_mem_map(int64_t bytes)
 {
-    if (bytes <= 0) return NULL;
+    if (bytes <= 0 || !machine_has(bytes)) return NULL;
     if (bytes < PL_HUGE) {
         void *p = aligned_alloc(64, (size_t)pl_round_up(bytes, 64));
         if (p) memset(p, 0, (size_t)pl_round_up(bytes, 64));

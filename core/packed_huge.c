@@ -19,23 +19,24 @@ struct pl_huge {
     int64_t moved;
 };
 
+/* The number behind `key` at the start of a line of a file of the system's, or 0. */
+static int64_t figure(const char *path, const char *key)
+{
+    char line[128];
+    int64_t v = 0;
+    FILE *f = fopen(path, "re");
+    while (f && v == 0 && fgets(line, sizeof line, f))
+        if (strncmp(line, key, strlen(key)) == 0) v = strtoll(line + strlen(key), NULL, 10);
+    if (f) fclose(f);
+    return v;
+}
+
 /* Bytes that could be taken without taking them from anybody; the file's own pages count, as they can leave memory. */
 static int64_t free_memory(void)
 {
-    char line[128];
-    long long kb = 0, v, limit = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lld kB", &v) == 1) kb = v;
-    if (f) fclose(f);
-    f = fopen("/sys/fs/cgroup/memory.max", "re"); /* of a container */
-    if (f && fscanf(f, "%lld", &v) == 1) limit = v;
-    if (f) fclose(f);
-    f = limit ? fopen("/sys/fs/cgroup/memory.stat", "re") : NULL;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "anon %lld", &v) == 1) kb = pl_min(kb, (limit - v) / 1024);
-    if (f) fclose(f);
-    return kb * 1024;
+    const int64_t bytes = figure("/proc/meminfo", "MemAvailable:") * 1024;
+    const int64_t limit = figure("/sys/fs/cgroup/memory.max", ""); /* of a container; "max": 0 */
+    return limit ? pl_min(bytes, limit - figure("/sys/fs/cgroup/memory.stat", "anon ")) : bytes;
 }
 
 static bool has_huge_pages(void)
@@ -72,7 +73,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-int pl_huge_start(pl_huge **out, uint8_t *from, uint8_t *to, pl_err *err)
+int pl_huge_start(pl_huge **out, uint8_t *from, const uint8_t *to, pl_err *err)
 {
     const intptr_t first = pl_round_up((intptr_t)from, PL_HUGE), last = (intptr_t)to / PL_HUGE * PL_HUGE;
     *out = NULL;
@@ -80,7 +81,7 @@ int pl_huge_start(pl_huge **out, uint8_t *from, uint8_t *to, pl_err *err)
     pl_huge *h = calloc(1, sizeof *h);
     if (!h) return pl_fail(err, PL_ENOMEM, "packed: no memory");
     h->from = (char *)first;
-    h->to = (char *)last;
+    h->to = (char *)first + (last - first);
     if (pthread_create(&h->thread, NULL, work, h) != 0) {
         free(h);
         return pl_fail(err, PL_ELIMIT, "packed: no thread");

@@ -314,7 +314,7 @@ int pl_prog_const(pl_prog *p, const pl_tensor *t, pl_err *err); /* keeps a refer
 int pl_prog_op(pl_prog *p, int32_t op, const int32_t *value, int32_t n_values, const pl_attr *attr, int32_t n_attrs,
                int32_t line, pl_err *err);
 /* Before build: a value [T,D] that stays to the end of a run, beside the result: embeddings are made of it. */
-int pl_prog_set_hidden(pl_prog *p, int32_t value, pl_err *err);
+int pl_prog_set_hidden(pl_prog *p, int32_t i, pl_err *err);
 int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_rows, bool reserve, pl_err *err);
 int64_t pl_prog_bytes(const pl_prog *p); /* activations, after build */
 int32_t pl_prog_n_ops(const pl_prog *p);

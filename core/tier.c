@@ -75,10 +75,12 @@ static int open_host(pl_tier *t, int64_t bytes, pl_err *err)
     if (n < 1)
         return pl_fail(err, PL_EARG, "host cache: %lld bytes, want 0 or at least one page: %lld", (long long)bytes,
                        (long long)t->kv->page_bytes);
+    t->mem = pl_mem_map(n * t->kv->page_bytes); /* before the table: what is too large is known at once */
+    if (!t->mem) return pl_fail(err, PL_ENOMEM, "host cache: no memory for %lld bytes", (long long)bytes);
+    t->mem_bytes = n * t->kv->page_bytes;
     PL_TRY(tier_table_open(&t->host, (int32_t)n, err));
     tier_link_empty(&t->host);
-    t->mem = pl_mem_map(n * t->kv->page_bytes);
-    return t->mem ? PL_OK : pl_fail(err, PL_ENOMEM, "host cache: no memory for %lld bytes", (long long)bytes);
+    return PL_OK;
 }
 
 static int open_disk(pl_tier *t, const pl_tier_opts *o, pl_err *err)
@@ -471,7 +473,7 @@ void pl_tier_close(pl_tier *t, double flush_s)
         t->prefix->evicted = NULL;
     }
     tier_file_close(&t->file);
-    pl_mem_unmap(t->mem, t->host.n * t->kv->page_bytes);
+    pl_mem_unmap(t->mem, t->mem_bytes);
     pl_mem_unmap(t->bounce, t->kv->page_bytes);
     tier_table_close(&t->host);
     tier_table_close(&t->disk);

@@ -88,7 +88,8 @@ struct pl_tier {
     pl_prefix *prefix;
     tier_table host, disk;
     tier_file file;
-    uint8_t *mem;    /* [host.n][page_bytes] */
+    uint8_t *mem; /* [host.n][page_bytes] */
+    int64_t mem_bytes;
     uint8_t *bounce; /* [page_bytes] the worker's own */
     tier_job *job;   /* [n_jobs] */
     int32_t n_jobs, unused, n_under_way, n_spills;

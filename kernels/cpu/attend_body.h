@@ -265,7 +265,8 @@ static void attend_chunk(const pl_attend_job *j, const pl_attend_block *b, int64
     const bool words = WORDS && j->kv->o.dtype != PL_F32, up = words && j->kv->o.dtype == PL_F8 && j->denormals;
     route by = {words && key_dim % 16 == 0, up ? ~(uint64_t)0 : 0};
     if (!by.direct) by.up = 0;
-    if (load_queries(j, b, by.up ? WORDS_UP : 1, q) >= WORDS_LIMIT && by.up) {
+    const float ups[] = {1, WORDS_UP};
+    if (load_queries(j, b, ups[by.up != 0], q) >= WORDS_LIMIT && by.up) {
         by.up = 0;
         load_queries(j, b, 1, q);
     }
@@ -283,7 +284,7 @@ static void attend_chunk(const pl_attend_job *j, const pl_attend_block *b, int64
                              .key = j->kv->o.scale == PL_SCALE_TOKEN ? of_tokens : NULL,
                              .value = of_tokens + PL_ATTEND_CHUNK,
                              .round = j->kv->o.dtype != PL_F32,
-                             .up = by.up >> h & 1 ? WORDS_UP : 1};
+                             .up = ups[by.up >> h & 1]};
         soften(s + r * SCORE_STRIDE, visible(j, b, base, r), first, end, &f, m + r, l + r);
     }
     memset(out, 0, sizeof *out * (size_t)(rows * dim));

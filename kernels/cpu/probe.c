@@ -63,9 +63,10 @@ int pl_cpu_probe(pl_stream *s, int32_t probe, const pl_tensor *memory, double *w
             memory->stride[0] != 1)
             return pl_fail(err, PL_EARG, "probe: want a plain list as memory to read");
         const int64_t bytes = memory->dim[0] / pl_dtype_block(memory->dtype) * pl_dtype_bytes(memory->dtype);
+        const int64_t pages = bytes / PL_PROBE_PAGE;
         read_job j = {memory->data, 0};
-        pl_parallel(s, bytes / PL_PROBE_PAGE, 64, read_part, &j);
-        *work = (double)(bytes / PL_PROBE_PAGE * PL_PROBE_PAGE);
+        pl_parallel(s, pages, 64, read_part, &j);
+        *work = (double)pages * PL_PROBE_PAGE;
         return PL_OK;
     }
     const pl_probe *p = probe_of(s, probe);

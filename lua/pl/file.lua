@@ -6,7 +6,7 @@ local M = {}
 -- bytes of a recipe, of a line of input, of a prompt or a script
 M.recipe, M.line, M.text = 2 ^ 20, 4 * 2 ^ 20, 64 * 2 ^ 20
 
-local function size(n) return ("%d MB"):format(n / 2 ^ 20) end
+local function size(n) return n < 2 ^ 20 and ("%d bytes"):format(n) or ("%d MB"):format(n / 2 ^ 20) end
 
 --- All of an open file that is called `name`, at most `limit` bytes.
 function M.all(f, name, limit)

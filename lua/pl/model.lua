@@ -338,6 +338,10 @@ function Model:score(prompt, k)
   local r, sum = { tokens = ids, nlls = {} }, 0
   run_rows(self, ids, self.pool.batch, function(_, n) return n end, function(row, logits)
     local lse = C.pl_logsumexp(logits, V)
+    if lse ~= lse or lse == -math.huge then
+      err.raise(("score: the logits after token %d are no numbers: of the weights, of the recipe, or of the scales"
+        .. " of the cache"):format(row + 1))
+    end
     local target = ids[row + 2]
     if target then
       r.nlls[row + 1] = lse - logits[target]
@@ -355,6 +359,7 @@ end
 --- the number of tokens.
 function Model:calibrate(prompt, window)
   local ids, c = self:ids(prompt), self.fitted.cache
+  if #ids == 0 then err.raise "calibrate: the prompt is empty" end
   local scales = { model = self.name, layers = c.layers, heads = c.heads, tokens = #ids, key = {}, value = {} }
   window = math.min(window or 2048, self.context)
   for from = 1, #ids, window do

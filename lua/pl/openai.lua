@@ -249,7 +249,9 @@ end
 local function content_of(c, where)
   if c == nil or c == null then return nil end
   if type(c) == "string" then return c end
-  if type(c) ~= "table" then refuse(where .. ".content: want a text or a list of parts", "messages") end
+  if type(c) ~= "table" or #c == 0 and next(c) ~= nil then
+    refuse(where .. ".content: want a text or a list of parts", "messages")
+  end
   local out = {}
   for i, part in ipairs(c) do
     if type(part) ~= "table" or part.type ~= "text" or type(part.text) ~= "string" then

@@ -248,9 +248,15 @@ end
 --- Reads the deployment file, the keys and the policy again: what can change does, what cannot is named; what is wrong
 --- changes nothing. Returns what has happened, a line each; raises where nothing has.
 function Server:reload()
-  local old, new, said = self.o, self.o, {}
+  local old, new, said, stay = self.o, self.o, {}, {}
   local ok, e = pcall(function()
     local fresh = old.reread and old.reread() or old
+    for _, k in ipairs { "keys", "policy" } do -- gone from the file: a server does not become open like that
+      if old[k] and not fresh[k] then
+        stay[#stay + 1], fresh[k] = k, old[k]
+        if fresh.t then fresh.t[k] = (old.t or {})[k] end
+      end
+    end
     local policy = fresh.policy and { require("pl.policy").load(fresh.policy, RELOAD) }
     self:read_keys(fresh.keys)
     if fresh.access_log ~= old.access_log then M.log_to(old.http, fresh.access_log) end
@@ -259,6 +265,7 @@ function Server:reload()
   end)
   if not ok then error(err.new(("reload: nothing has changed: %s"):format(tostring(e))), 0) end
   local now, later = require("pl.deploy").changes(old.t or {}, new.t or {})
+  for _, k in ipairs(stay) do later[#later + 1] = k end
   for _, k in ipairs { "keys", "policy", "tenants", "drain_s", "access_log", "vllm_names" } do old[k] = new[k] end
   local shares = self.engine_model.engine.shares
   for number, name in pairs(self.tenant_names) do shares[number] = ((old.tenants or {})[name] or {}).share end

@@ -94,6 +94,9 @@ for _, wrong in ipairs { "batch 1e300", "context 2147483648", "tokens 1e300", "c
   fails("plan llama --" .. wrong, "want at ", 1)
 end
 fails("plan " .. model .. " --context 1025", "context: 1025 tokens, the model was made for at most 1024", 1)
+fails("run " .. model .. " --ids 1,2 --host-cache-bytes 1e14", "host cache: no memory for", 1)
+fails("bench serve " .. model .. " --requests 1 --cache-bytes 1e14", "kv: no memory for", 1)
+fails("calibrate " .. model .. " --file /dev/null --out /dev/null", "the prompt is empty", 2)
 fails("plan " .. model .. " --kv bf16 --kv-scales x.json", "kv_scales: x.json, but scales are for a cache in fp8", 1)
 fails("plan " .. model .. " --kv-scale head", "kv_scale: head, but scales are for a cache in fp8, and this one is in bf16", 1)
 -- lines and pipes without an end

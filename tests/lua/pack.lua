@@ -136,10 +136,14 @@ for _, case in ipairs {
   { "%s/perilune pack %s/1.perilune", "packed already", true },
   { "%s/perilune pack tests/data/no-such -o %s/x.perilune", "No such file" },
   { "%s/perilune pack tests/data/tiny-llama -o %s/no/x.perilune", "No such file" },
-  { "trap '' XFSZ; ulimit -f 100; %s/perilune pack tests/data/tiny-llama -o %s/x.perilune", "File too large" } } do
+  { "B=%s D=%s; cp tests/data/tiny-llama-gguf/model.gguf $D/self.gguf; ln -s self.gguf $D/self.perilune;"
+    .. " $B/perilune pack $D/self.gguf", "self.perilune is the model itself" },
+  { "ulimit -f 100; %s/perilune pack tests/data/tiny-llama -o %s/x.perilune", "File too large" } } do
   code, text = sh(case[1], build, dir)
   verdict(code == 1 and text:find(case[2], 1, true), case[1] .. ": " .. text)
 end
+verdict(sh("cmp tests/data/tiny-llama-gguf/model.gguf %s/self.gguf", dir) == 0, "the model itself is as it was")
+os.execute("rm " .. dir .. "/self.*")
 local list = io.popen("ls " .. dir):read "*a"
 verdict(not list:find "x%." and not list:find "%.perilune%.", "something is left: " .. list)
 os.execute("rm -rf " .. dir)

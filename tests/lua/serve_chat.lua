@@ -57,6 +57,9 @@ do
   eq(t.choices[1].message.content, solo({ messages = { { role = "assistant", content = "x" }, { role = "user",
     content = "y" } } }, 3).text, "an empty list of calls: text")
   -- what the template is told
+  status, t = post { messages = { { role = "user", content = { type = "text", text = "not in a list" } } } }
+  eq(status, 400, "a part outside a list")
+  ok(t.error.message:find("messages[1].content: want a text or a list of parts", 1, true), t.error.message)
   t = select(2, post { messages = messages, max_tokens = 5, temperature = 0, chat_template_kwargs = { shout = "!" } })
   eq(t.choices[1].message.content, solo({ messages = messages, shout = "!" }, 5).text, "kwargs")
   local open = { messages[2], { role = "assistant", content = "There are" } }

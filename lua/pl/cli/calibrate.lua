@@ -16,6 +16,7 @@ function M.run(o)
   local load = common.load_options(o, { batch = 1 })
   load.act, load.kv = "f32", "f32" -- what is measured is not rounded before
   local m = require("pl.model").open(o.model, load)
+  if #m:ids(prompt) == 0 then require("pl.cli").usage "the prompt is empty" end
   local window = o.window or math.min(m.fitted.max_context or 2048, 2048)
   local scales, n = m:start(window):calibrate(prompt, window)
   require("pl.file").write(o.out, require("pl.json").encode(scales) .. "\n")

@@ -60,12 +60,13 @@ local function field(t, path)
   return t
 end
 
--- The settings with the options in place; told(text): an option that overrides what the file says.
-local function settings_of(o, told)
+-- The settings with the options in place; told(text): an option that overrides what the file says. again: it was a
+-- deployment file at the start, and is one now even if it is not there.
+local function settings_of(o, told, again)
   local s
-  if deploy.is(o.model) then
+  if again or deploy.is(o.model) then
     s = deploy.settings(deploy.read(o.model))
-    s.reread = function() return settings_of(o) end
+    s.reread = function() return settings_of(o, nil, true) end
   else
     s = { model = o.model, load = { batch = 16, queue = 256, threads = 0 }, drain_s = 30,
       access_log = true, http = { address = "127.0.0.1", port = 8080, max_connections = 16384 } }
