@@ -15,6 +15,10 @@ function M.run(o)
   local ids = common.ids_of(m, prompt)
   m:start(#ids)
   local r = m:score(ids, o.top)
+  if r.logsumexp ~= r.logsumexp or r.nll and r.nll ~= r.nll then
+    error(require("pl.err").new("score: the logits are no numbers (damaged weights, a recipe's error, or scales of the"
+      .. " cache that are not the model's)"), 0)
+  end
   if o.json then
     local json, top = require "pl.json", {}
     for i, t in ipairs(r.top) do top[i] = json.list(t) end
