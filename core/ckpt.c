@@ -26,6 +26,8 @@ enum { PL_MAX_TEXT = 64 << 20, PL_MAX_PATH = 4096 };
 typedef struct file {
     uint8_t *data; /* the mapping */
     int64_t bytes;
+    dev_t dev; /* and which file it is, by whatever name */
+    ino_t ino;
 } file;
 
 typedef struct held_text {
@@ -105,12 +107,14 @@ static int map_file(pl_ckpt *c, const char *path, pl_err *err)
     c->file = p;
     PL_TRY(rc);
     PL_TRY(open_file(&fd, &bytes, path, err));
+    struct stat st = {0};
+    fstat(fd, &st);
     p = bytes ? mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
     const int why = errno;
     close(fd);
     if (!p) return pl_fail(err, PL_EFORMAT, "%.120s: an empty file", path);
     if (p == MAP_FAILED) return pl_fail(err, PL_EIO, "%.120s: %s", path, strerror(why));
-    c->file[c->n_files++] = (file){.data = p, .bytes = bytes};
+    c->file[c->n_files++] = (file){.data = p, .bytes = bytes, .dev = st.st_dev, .ino = st.st_ino};
     return PL_OK;
 }
 
@@ -298,6 +302,16 @@ int32_t pl_ckpt_count(const pl_ckpt *c) { return c->toc.n; }
 int32_t pl_ckpt_find(const pl_ckpt *c, const char *name) { return pl_toc_find(&c->toc, name); }
 const char *pl_ckpt_dir(const pl_ckpt *c) { return c->dir; }
 bool pl_ckpt_is_packed(const pl_ckpt *c) { return c->packed.options != NULL; }
+
+bool pl_ckpt_maps(const pl_ckpt *c, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) < 0) return false;
+    for (int32_t i = 0; i < c->n_files; i++)
+        if (c->file[i].dev == st.st_dev && c->file[i].ino == st.st_ino) return true;
+    return false;
+}
+
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c) { return &c->meta; }
 int32_t pl_ckpt_meta_count(const pl_ckpt *c) { return c->meta.n; }
 int32_t pl_ckpt_meta_find(const pl_ckpt *c, const char *key) { return pl_meta_find(&c->meta, key); }

@@ -10,7 +10,8 @@
 #include "toc.h"
 
 const pl_meta *pl_ckpt_meta(const pl_ckpt *c);
-const char *pl_ckpt_dir(const pl_ckpt *c); /* NULL: a GGUF file, or a packed one */
+bool pl_ckpt_maps(const pl_ckpt *c, const char *path); /* is it one of its files, or a link to one? */
+const char *pl_ckpt_dir(const pl_ckpt *c);             /* NULL: a GGUF file, or a packed one */
 /* A text of a packed file; NULL: there is none of this name. */
 const char *pl_ckpt_held_text(const pl_ckpt *c, const char *name, int64_t *bytes);
 

@@ -76,6 +76,8 @@ int pl_packer_new(pl_packer **out, const char *path, pl_ckpt *source, const char
         return pl_fail(err, PL_EARG, "pack: options of %lld bytes, want at most %d", (long long)n_options,
                        PL_PACKED_MAX_OPTIONS);
     if (pl_ckpt_is_packed(source)) return pl_fail(err, PL_EARG, "pack: the model is packed already");
+    if (pl_ckpt_maps(source, path))
+        return pl_fail(err, PL_EARG, "pack: %.160s is the model itself, want another file to write to", path);
     pl_packer *p = calloc(1, sizeof *p);
     if (!p) return pl_fail(err, PL_ENOMEM, "pack: no memory");
     p->file.fd = -1;

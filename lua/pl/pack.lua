@@ -96,13 +96,8 @@ function M.write(path, o)
   local m = require("pl.model").open(path, given)
   local device = (o.threads or o.path) and dev.set { threads = o.threads, path = o.path } or dev.get()
   local weights, file = o.weights and absolute(o.weights), absolute(o.weights or path)
-  local stamp = stamp_of(file)
-  if stamp_of(out) == stamp then -- by another name, or a link
-    m.checkpoint:close()
-    err.raise(("%s is the model itself, want another file to write to"):format(out))
-  end
   local options = json.encode { perilune = abi.version(), source = absolute(path), weights = weights,
-    recipe = o.recipe, act = o.act, file = file, stamp = stamp, -- file: whose change makes it stale
+    recipe = o.recipe, act = o.act, file = file, stamp = stamp_of(file), -- file: whose change makes it stale
     path = device:path(), acts = m.pool.act, name = m.name }
   local made = abi.new "pl_packer *[1]"
   check(C.pl_packer_new(made, out, m.checkpoint.ptr, options, #options, e))

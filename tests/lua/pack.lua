@@ -10,17 +10,8 @@ local build = os.getenv "PL_BUILD" or "build"
 local dir = os.tmpname()
 os.remove(dir)
 assert(os.execute("mkdir " .. dir) == 0)
-local function read(path)
-  local f = assert(io.open(path, "rb"))
-  local s = f:read "*a"
-  f:close()
-  return s
-end
-local function write(path, s)
-  local f = assert(io.open(path, "wb"))
-  f:write(s)
-  f:close()
-end
+local files = dofile "tests/files.lua"
+local read, write = files.read, files.write
 local function sh(command, ...)
   local p = assert(io.popen((command .. " 2>&1; echo \" status $?\""):format(...)))
   local out = p:read "*a"
@@ -138,12 +129,15 @@ for _, case in ipairs {
   { "%s/perilune pack tests/data/tiny-llama -o %s/no/x.perilune", "No such file" },
   { "B=%s D=%s; cp tests/data/tiny-llama-gguf/model.gguf $D/self.gguf; ln -s self.gguf $D/self.perilune;"
     .. " $B/perilune pack $D/self.gguf", "self.perilune is the model itself" },
+  { "B=%s D=%s; cp -r tests/data/tiny-llama $D/self.hf; ln -s model.safetensors $D/self.hf/m.perilune;"
+    .. " $B/perilune pack $D/self.hf -o $D/self.hf/m.perilune", "m.perilune is the model itself" },
   { "ulimit -f 100; %s/perilune pack tests/data/tiny-llama -o %s/x.perilune", "File too large" } } do
   code, text = sh(case[1], build, dir)
   verdict(code == 1 and text:find(case[2], 1, true), case[1] .. ": " .. text)
 end
 verdict(sh("cmp tests/data/tiny-llama-gguf/model.gguf %s/self.gguf", dir) == 0, "the model itself is as it was")
-os.execute("rm " .. dir .. "/self.*")
+verdict(sh("cmp tests/data/tiny-llama/model.safetensors %s/self.hf/model.safetensors", dir) == 0, "and so are weights")
+os.execute("rm -r " .. dir .. "/self.*")
 local list = io.popen("ls " .. dir):read "*a"
 verdict(not list:find "x%." and not list:find "%.perilune%.", "something is left: " .. list)
 os.execute("rm -rf " .. dir)

@@ -16,9 +16,10 @@ function M.run(o)
   local load = common.load_options(o, { batch = 1 })
   load.act, load.kv = "f32", "f32" -- what is measured is not rounded before
   local m = require("pl.model").open(o.model, load)
-  if #m:ids(prompt) == 0 then require("pl.cli").usage "the prompt is empty" end
+  local ids = m:ids(prompt)
+  if #ids == 0 then require("pl.cli").usage "the prompt is empty" end
   local window = o.window or math.min(m.fitted.max_context or 2048, 2048)
-  local scales, n = m:start(window):calibrate(prompt, window)
+  local scales, n = m:start(window):calibrate(ids, window)
   require("pl.file").write(o.out, require("pl.json").encode(scales) .. "\n")
   io.stderr:write(("scales of %d layers, %d heads from %d tokens: %s\n"):format(scales.layers, scales.heads, n, o.out))
   m:close()
