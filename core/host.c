@@ -109,6 +109,12 @@ int pl_host_wait(int32_t fd, double timeout_s)
     return n > 0 && p[0].revents ? 1 : 0; /* another signal: as if the time were over, the caller looks anew */
 }
 
+bool pl_host_may_wait(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
 int pl_host_write(const char *path, const void *data, int64_t n, pl_err *err)
 {
     pl_newfile f;

@@ -31,6 +31,11 @@ function M.read(path, limit)
   return text
 end
 
+--- Raises where reading a file could wait for somebody: for one that is read while others wait.
+function M.ready(path)
+  if abi.C.pl_host_may_wait(path) then error(err.new(path .. ": not a regular file"), 0) end
+end
+
 --- Write a file: whole, or not at all.
 function M.write(path, text) abi.check(abi.C.pl_host_write(path, text, #text, abi.err)) end
 

@@ -257,6 +257,7 @@ function Server:reload()
         if fresh.t then fresh.t[k] = (old.t or {})[k] end
       end
     end
+    for _, path in ipairs { fresh.keys or "", fresh.policy or "" } do require("pl.file").ready(path) end
     local policy = fresh.policy and { require("pl.policy").load(fresh.policy, RELOAD) }
     self:read_keys(fresh.keys)
     if fresh.access_log ~= old.access_log then M.log_to(old.http, fresh.access_log) end

@@ -176,6 +176,15 @@ write("keys", "other-key-2 bob\n")
 os.rename(dir .. "/d.lua", dir .. "/gone.lua")
 r = ask "reload()"
 ok(not r.ok and r.error:find("nothing has changed: .*d.lua: No such file"), "no file: " .. tostring(r.error))
+os.execute("mkfifo " .. dir .. "/d.lua")
+r = ask "reload()"
+ok(not r.ok and r.error:find "d.lua: not a regular file", "a pipe as the file: " .. tostring(r.error))
+os.remove(dir .. "/d.lua")
+file "policy = 'decode_first'"
+os.execute(("rm %s/keys && mkfifo %s/keys"):format(dir, dir))
+r = ask "reload()"
+ok(not r.ok and r.error:find "keys: not a regular file", "a pipe as keys: " .. tostring(r.error))
+os.remove(dir .. "/keys")
 write("d.lua", ([[return { model = "%s/tests/data/tiny-llama", port = 1, socket = "s.sock" }]]):format(here))
 write("keys", "third-key-3 eve\n")
 server.signal(1)

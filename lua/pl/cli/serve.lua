@@ -66,7 +66,10 @@ local function settings_of(o, told, again)
   local s
   if again or deploy.is(o.model) then
     s = deploy.settings(deploy.read(o.model))
-    s.reread = function() return settings_of(o, nil, true) end
+    s.reread = function()
+      require("pl.file").ready(o.model)
+      return settings_of(o, nil, true)
+    end
   else
     s = { model = o.model, load = { batch = 16, queue = 256, threads = 0 }, drain_s = 30,
       access_log = true, http = { address = "127.0.0.1", port = 8080, max_connections = 16384 } }
