@@ -1,6 +1,7 @@
 -- Requests to HTTP servers: core/client.c as an object, the events of a stream, and what every verb that talks to a
 -- server needs: an address with a path, a token from a file, the error in an answer.
 local abi, err, json, file = require "pl.abi", require "pl.err", require "pl.json", require "pl.file"
+local null = require("cjson").null
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -128,6 +129,33 @@ function M.events(f)
     held = held:sub(at)
     if #held > MAX_EVENT then err.raise "client: an event of more than 16 MB" end
   end
+end
+
+local function part(v) return type(v) == "string" and v ~= "" and v or nil end
+
+--- What an event of a stream of completions says, each if it is there: { text =, thought = (of a model that reasons),
+--- finish =, prompt_tokens =, completion_tokens =, cached_tokens = }; false at the end of the stream; nil and what is
+--- wrong, or what the server says is.
+function M.piece(data)
+  if data == "[DONE]" then return false end
+  local ok, t = pcall(json.decode, data)
+  if not ok or type(t) ~= "table" then return nil, "an event that is not JSON" end
+  if type(t.error) == "table" then return nil, err.printable(tostring(t.error.message)) end
+  local p, usage = {}, type(t.usage) == "table" and t.usage
+  if usage then
+    local details = type(usage.prompt_tokens_details) == "table" and usage.prompt_tokens_details or {}
+    for name, from in pairs { prompt_tokens = usage, completion_tokens = usage, cached_tokens = details } do
+      local n = from[name]
+      if type(n) == "number" and n % 1 == 0 and n >= 0 and n <= 2 ^ 31 then p[name] = n
+      elseif n ~= nil and n ~= null then return nil, ("usage: %s: %s, want a count"):format(name, tostring(n)) end
+    end
+  end
+  local choice = type(t.choices) == "table" and t.choices[1]
+  if type(choice) ~= "table" then return p end
+  local delta = type(choice.delta) == "table" and choice.delta or {}
+  p.text, p.thought = part(choice.text) or part(delta.content), part(delta.reasoning_content) or part(delta.reasoning)
+  p.finish = part(choice.finish_reason)
+  return p
 end
 
 --- The one model that a server has, or the first.

@@ -41,36 +41,19 @@ local PATH, MAX_PROBLEM = "/v1/chat/completions", 65536
 
 -- What an event of the stream says.
 local function heed(r, data, show)
-  if data == "[DONE]" then
-    r.done = true
+  local p, why = client.piece(data)
+  if not p then
+    if why then r.why = why else r.done = true end
     return
   end
-  local ok, t = pcall(json.decode, data)
-  if not ok or type(t) ~= "table" then
-    r.why = "an event that is not JSON"
-    return
-  end
-  if type(t.error) == "table" then
-    r.why = err.printable(tostring(t.error.message))
-    return
-  end
-  if type(t.usage) == "table" then
-    local details = t.usage.prompt_tokens_details
-    r.prompt_tokens, r.completion_tokens = tonumber(t.usage.prompt_tokens), tonumber(t.usage.completion_tokens)
-    r.cached_tokens = type(details) == "table" and tonumber(details.cached_tokens) or nil
-  end
-  local choice = type(t.choices) == "table" and t.choices[1]
-  if type(choice) ~= "table" then return end
-  if type(choice.finish_reason) == "string" then r.finish = choice.finish_reason end
-  local delta = type(choice.delta) == "table" and choice.delta or {}
-  local text, thought = delta.content, delta.reasoning_content or delta.reasoning
-  if type(thought) == "string" and thought ~= "" then -- shown, and no part of the answer
+  for _, k in ipairs { "finish", "prompt_tokens", "completion_tokens", "cached_tokens" } do r[k] = p[k] or r[k] end
+  if p.thought then -- shown, and no part of the answer
     r.thinks = true
-    if show then show(thought) end
+    if show then show(p.thought) end
   end
-  if type(text) ~= "string" or text == "" then return end
-  r.parts[#r.parts + 1] = text
-  if show then show(r.thinks and "\n\n" .. text or text) end
+  if not p.text then return end
+  r.parts[#r.parts + 1] = p.text
+  if show then show(r.thinks and "\n\n" .. p.text or p.text) end
   r.thinks = nil
 end
 

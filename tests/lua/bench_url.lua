@@ -29,6 +29,22 @@ local function json(args)
   return fine and t or {}
 end
 
+-- what a stream says, and what a server that lies says
+do
+  local piece = require("pl.client").piece
+  local p = piece('{"choices":[{"delta":{"content":"a","reasoning":""},"finish_reason":"stop"}],"usage":'
+    .. '{"prompt_tokens":3,"completion_tokens":null,"prompt_tokens_details":{"cached_tokens":2}}}')
+  ok(p.text == "a" and not p.thought and p.finish == "stop" and p.prompt_tokens == 3 and not p.completion_tokens
+    and p.cached_tokens == 2, "a piece")
+  eq(piece "[DONE]", false, "the end")
+  for data, want in pairs { ["{"] = "not JSON", ["3"] = "not JSON", ['{"error":{"message":"no\\u001b"}}'] = "^no",
+    ['{"usage":{"prompt_tokens":-5}}'] = "prompt_tokens: %-5", ['{"usage":{"completion_tokens":1e300}}'] = "1e%+300",
+    ['{"usage":{"completion_tokens":"9"}}'] = "want a count" } do
+    local none, why = piece(data)
+    ok(none == nil and why:find(want) and not why:find "%c", data .. ": " .. tostring(why))
+  end
+end
+
 local key = temp "sesame-open\n"
 local keys = temp "sesame-open tenant\n"
 local s = client.serve("tests/data/tiny-llama --context 512 --batch 8 --keys " .. keys)

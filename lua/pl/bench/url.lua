@@ -87,26 +87,15 @@ end
 
 local paths = { chat = "/v1/chat/completions", completions = "/v1/completions" }
 
--- What a frame of the stream says: text of the answer, usage, an error.
+-- What an event of the stream says, and when.
 local function heed(r, data, at)
-  if data == "[DONE]" then
-    r.done = true
+  local p, why = client.piece(data)
+  if not p then
+    if why then r.why = r.why or why else r.done = true end
     return
   end
-  local ok, t = pcall(json.decode, data)
-  if not ok or type(t) ~= "table" then
-    r.why = r.why or "a frame that is not JSON"
-    return
-  end
-  if type(t.error) == "table" then r.why = r.why or tostring(t.error.message) end
-  if type(t.usage) == "table" then
-    r.n_in, r.n_out = tonumber(t.usage.prompt_tokens), tonumber(t.usage.completion_tokens)
-  end
-  local choice = type(t.choices) == "table" and t.choices[1]
-  if type(choice) ~= "table" then return end
-  local delta = type(choice.delta) == "table" and choice.delta or {}
-  local text = choice.text or delta.content or delta.reasoning_content or delta.reasoning
-  if type(text) ~= "string" or text == "" then return end
+  r.n_in, r.n_out = p.prompt_tokens or r.n_in, p.completion_tokens or r.n_out
+  if not p.text and not p.thought then return end
   if not r.first then r.first = at else r.itl[#r.itl + 1] = at - r.last end
   r.last, r.frames = at, r.frames + 1
 end
