@@ -10,6 +10,17 @@ uint16_t htons(uint16_t); uint32_t htonl(uint32_t); int kill(int, int); int usle
 local C = ffi.C
 local M = {}
 
+--- A directory with the tiny model, and a chat template.
+function M.templated(template)
+  local dir = os.tmpname()
+  os.remove(dir)
+  os.execute(("mkdir %s && ln -s $PWD/tests/data/tiny-llama/* %s/"):format(dir, dir))
+  local f = assert(io.open(dir .. "/chat_template.jinja", "w"))
+  f:write(template)
+  f:close()
+  return dir
+end
+
 function M.sleep(s) C.usleep(s * 1e6) end
 
 local Conn = {}

@@ -24,15 +24,8 @@ static pl_request_opts wanted(int32_t *prompt, int n_prompt, int salt, int32_t k
 static void drive(pl_engine *e, int chunk, const int64_t *id, int n, answer *out)
 {
     for (bool busy = true; busy;) {
-        pl_queue q;
         const pl_event *v;
-        pl_engine_look(e, &q);
-        busy = q.n_running + q.n_waiting > 0;
-        for (int32_t i = 0; i < q.n_running + q.n_waiting; i++) {
-            const pl_request *r = i < q.n_running ? q.running[i] : q.waiting[i - q.n_running];
-            const int32_t want = (int32_t)pl_min(pl_min(r->left, chunk), pl_engine_step_left(e));
-            if (want) ck_assert_msg(pl_engine_plan(e, r->id, want, &err) == PL_OK, "%s", err.msg);
-        }
+        busy = plan_all(e, chunk);
         ck_assert_msg(pl_engine_step(e, &err) == PL_OK, "%s", err.msg);
         for (int32_t k = pl_engine_events(e, &v); k > 0; k--, v++)
             for (int i = 0; i < n; i++) {

@@ -7,15 +7,8 @@
 static void drive(pl_engine *e, int chunk, const int64_t *id, int n, int32_t out[][40], float prob[][40])
 {
     for (bool busy = true; busy;) {
-        pl_queue q;
         const pl_event *v;
-        pl_engine_look(e, &q);
-        busy = q.n_running + q.n_waiting > 0;
-        for (int32_t i = 0; i < q.n_running + q.n_waiting; i++) {
-            const pl_request *r = i < q.n_running ? q.running[i] : q.waiting[i - q.n_running];
-            const int32_t want = (int32_t)pl_min(pl_min(r->left, chunk), pl_engine_step_left(e));
-            if (want) ck_assert_msg(pl_engine_plan(e, r->id, want, &err) == PL_OK, "%s", err.msg);
-        }
+        busy = plan_all(e, chunk);
         ck_assert_msg(pl_engine_step(e, &err) == PL_OK, "%s", err.msg);
         const int32_t n_events = pl_engine_events(e, &v);
         for (int32_t k = 0; k < n_events; k++)

@@ -107,6 +107,19 @@ TOY pl_engine *engine_with(pl_engine_opts o)
 
 TOY pl_engine *engine(int32_t max_requests) { return engine_with((pl_engine_opts){.max_requests = max_requests}); }
 
+/* Plans the next tokens of all requests, at most `chunk` of each; false: there are none. */
+TOY bool plan_all(pl_engine *e, int chunk)
+{
+    pl_queue q;
+    pl_engine_look(e, &q);
+    for (int32_t i = 0; i < q.n_running + q.n_waiting; i++) {
+        const pl_request *r = i < q.n_running ? q.running[i] : q.waiting[i - q.n_running];
+        const int32_t want = (int32_t)pl_min(pl_min(r->left, chunk), pl_engine_step_left(e));
+        if (want) ck_assert_msg(pl_engine_plan(e, r->id, want, &err) == PL_OK, "%s", err.msg);
+    }
+    return q.n_running + q.n_waiting > 0;
+}
+
 TOY const pl_request *request(pl_engine *e, int64_t id)
 {
     pl_queue q;

@@ -10,17 +10,8 @@ local dir = os.tmpname()
 os.remove(dir)
 os.execute("mkdir " .. dir)
 
-local function read(path)
-  local f = assert(io.open(path, "rb"))
-  local s = f:read "*a"
-  f:close()
-  return s
-end
-local function write(path, s)
-  local f = assert(io.open(path, "wb"))
-  f:write(s)
-  f:close()
-end
+local files = dofile "tests/files.lua"
+local read, write = files.read, files.write
 
 -- Random numbers of our own, so that a seed means the same case everywhere.
 local state

@@ -35,17 +35,8 @@ local bugs = {
   { "round-pitch-unaligned", linear, "pitch = pl_round_up(p.k, 128)", "pitch = pl_round_up(p.k, 2)" },
 }
 
-local function read(path)
-  local f = assert(io.open(path, "rb"))
-  local s = f:read "*a"
-  f:close()
-  return s
-end
-local function write(path, s)
-  local f = assert(io.open(path, "wb"))
-  f:write(s)
-  f:close()
-end
+local files = dofile "tests/files.lua"
+local read, write = files.read, files.write
 local function sh(fmt, ...) return os.execute(fmt:format(...)) == 0 end
 
 local flags = "-std=c++17 -O1 -g1 -w -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing"

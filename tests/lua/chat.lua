@@ -68,18 +68,11 @@ local function rows(text)
 end
 
 -- the tiny model with a template
-local dir = os.tmpname()
-os.remove(dir)
-os.execute(("mkdir %s && ln -s $PWD/tests/data/tiny-llama/* %s/"):format(dir, dir))
-do
-  local f = assert(io.open(dir .. "/chat_template.jinja", "w"))
-  f:write [[{%- for m in messages -%}
+local dir = client.templated [[{%- for m in messages -%}
 {%- if m.content == "Raise" -%}{{ raise_exception("not this") }}{%- endif -%}
 <{{ m.role }}>{{ m.content }}
 {% endfor -%}
 {%- if add_generation_prompt -%}<assistant>{%- endif -%}]]
-  f:close()
-end
 local m = pl.load(dir, { batch = 1, context = 512 })
 local FIRST = "Hello there, how many apples are in a box of twelve if three of them are gone and a hungry child is near?"
 local function solo(messages)

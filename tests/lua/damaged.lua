@@ -6,17 +6,8 @@ local function verdict(ok, what)
 end
 local function is_nan(v) return type(v) == "number" and v ~= v end
 
-local function read(path)
-  local f = assert(io.open(path, "rb"))
-  local s = f:read "*a"
-  f:close()
-  return s
-end
-local function write(path, s)
-  local f = assert(io.open(path, "wb"))
-  f:write(s)
-  f:close()
-end
+local files = dofile "tests/files.lua"
+local read, write = files.read, files.write
 local dir = os.tmpname()
 os.remove(dir)
 

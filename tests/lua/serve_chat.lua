@@ -10,18 +10,11 @@ local function eq(got, want, what)
 end
 
 -- the tiny model with a template
-local dir = os.tmpname()
-os.remove(dir)
-os.execute(("mkdir %s && ln -s $PWD/tests/data/tiny-llama/* %s/"):format(dir, dir))
-do
-  local f = assert(io.open(dir .. "/chat_template.jinja", "w"))
-  f:write [[{%- for m in messages -%}
+local dir = client.templated [[{%- for m in messages -%}
 {%- if m.role not in ["system", "user", "assistant"] -%}{{ raise_exception("no role " ~ m.role) }}{%- endif -%}
 <{{ m.role }}>{{ m.content }}{{ shout }}
 {% endfor -%}
 {%- if add_generation_prompt -%}<assistant>{%- endif -%}]]
-  f:close()
-end
 local m = pl.load(dir, { batch = 1, context = 512 })
 local s = client.serve(dir .. " --context 512 --batch 4 --no-log --name t")
 local CHAT = "/v1/chat/completions"

@@ -7,14 +7,7 @@ local function ok(cond, what)
   if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
 end
 
-local dir = os.tmpname()
-os.remove(dir)
-os.execute(("mkdir %s && ln -s $PWD/tests/data/tiny-llama/* %s/"):format(dir, dir))
-do
-  local f = assert(io.open(dir .. "/chat_template.jinja", "w"))
-  f:write "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
-  f:close()
-end
+local dir = client.templated "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 local s = client.serve(dir .. " --act f32 --context 512 --batch 4 --no-log --name t")
 local TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 
