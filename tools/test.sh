@@ -10,4 +10,4 @@ if [ -d ../shared/golden ]; then
 else
   tools/model.sh smollm2 >/dev/null || exit 1
 fi
-ctest --test-dir "$build" --output-on-failure
+ctest --test-dir "$build" --output-on-failure -j2 # two at a time: most wait for a process or a socket at some time
