@@ -162,35 +162,58 @@ static char **complete(const char *text, int start, int end)
     return rl_completion_matches(text, next_word);
 }
 
-/* A character for libedit; -1: there are no more, or Ctrl-C came, which is left for the caller to take. */
-static int next_char(FILE *in)
+static int typed_fd; /* where pl_line_read reads, for the time of one */
+
+/* The next byte that is typed; -1: there are no more, or Ctrl-C came, which is left for the caller to take. Ctrl-C empties
+ * the terminal's queue, also between a wait that was told of a byte and its read: the read must not wait. */
+static int next_byte(void)
 {
     unsigned char c;
-    ssize_t n;
-    int code, more;
+    for (;;) {
+        const int ready = pl_host_wait(typed_fd, 3600);
+        if (ready < 0) return -1;
+        if (!ready) continue;
+        const ssize_t n = read(typed_fd, &c, 1);
+        if (n == 1) return c;
+        if (n == 0 || (errno != EINTR && errno != EAGAIN)) return -1;
+    }
+}
+
+/* A character for libedit, or -1. */
+static int next_char(FILE *in)
+{
+    int c, more, code;
     (void)in;
-    do { /* of a character, the first byte */
-        do n = pl_host_wait(0, 3600);
-        while (n == 0);
-        if (n < 0) return -1;
-        do n = read(0, &c, 1);
-        while (n < 0 && errno == EINTR);
-        if (n <= 0) return -1;
-    } while (c >= 0x80 && c < 0xc2);
-    more = c < 0xc2 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-    code = more ? c & (0x3f >> more) : c;
-    for (; more > 0 && read(0, &c, 1) == 1; more--) code = code << 6 | (c & 0x3f);
+    do c = next_byte(); /* of a character, the first byte */
+    while (c >= 0x80 && c < 0xc2);
+    if (c < 0x80) return c;
+    more = c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
+    code = c & (0x3f >> more);
+    for (; more > 0; more--) {
+        if ((c = next_byte()) < 0) return -1;
+        code = code << 6 | (c & 0x3f);
+    }
     return code < 0x110000 && (code < 0xd800 || code > 0xdfff) ? code : 0xfffd;
+}
+
+/* Before anything else of libedit: what it reads with is settled when it starts, and reading a history starts it. */
+static void line_init(void)
+{
+    rl_getc_function = next_char;
+    rl_attempted_completion_function = complete;
+    rl_basic_word_break_characters = " \t\n\"'`@$><=;|&{([,+-*/";
 }
 
 char *pl_line_read(const char *prompt, const char *completions)
 {
+    /* Opened once more: that reads do not wait is then so for nobody else who has this terminal. */
+    const int own = open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    line_init();
+    typed_fd = own < 0 ? 0 : own;
     words = completions;
-    rl_getc_function = next_char;
-    rl_attempted_completion_function = complete;
-    rl_basic_word_break_characters = " \t\n\"'`@$><=;|&{([,+-*/";
     char *line = readline(prompt);
     words = NULL;
+    if (own >= 0) close(own);
     if (line && *line) add_history(line);
     return line;
 }
@@ -198,5 +221,6 @@ char *pl_line_read(const char *prompt, const char *completions)
 void pl_line_free(char *line) { free(line); }
 int pl_line_history(const char *file, bool write)
 {
+    line_init();
     return (write ? write_history(file) : read_history(file)) ? PL_EIO : PL_OK;
 }
