@@ -31,7 +31,7 @@ run: configure
 test: everything
 	@tools/test.sh $(BUILD)
 
-# everything: sanitizers, all kernel modes, benchmarks; tens of minutes
+# everything that has a verdict: lint, sanitizers, all kernel modes, fuzzers; about two hours on two cores
 check: everything
 	@tools/check.sh
 

@@ -66,7 +66,7 @@ static const char *get(int fd, const char *want, int ms)
 
 static int64_t next(void) /* the next request's id */
 {
-    ck_assert_int_eq(pl_http_next(h, &r, -1, 5, &err), PL_OK);
+    ck_assert_int_eq(pl_http_next(h, &r, -1, 60, &err), PL_OK);
     ck_assert_int_eq(r.kind, PL_HTTP_REQUEST);
     return r.id;
 }
@@ -74,7 +74,7 @@ static int64_t next(void) /* the next request's id */
 static inline double gone(int64_t id) /* waits for the news that a client is gone; how long it took */
 {
     const double start = pl_now_s();
-    ck_assert_int_eq(pl_http_next(h, &r, -1, 5, &err), PL_OK);
+    ck_assert_int_eq(pl_http_next(h, &r, -1, 60, &err), PL_OK);
     ck_assert_int_eq(r.kind, PL_HTTP_GONE);
     ck_assert_int_eq(r.id, id);
     return pl_now_s() - start;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# check.sh: everything: lint, tests, tests under ASan and UBSan and under TSan (the threaded ones), all modes of the CUDA
-# kernels on the CPU, the fuzzers for a while, the benchmarks. Tens of minutes; what fails is listed at the end.
+# check.sh: everything that has a verdict: lint, tests, tests under ASan and UBSan and under TSan (the threaded ones), all
+# modes of the CUDA kernels on the CPU, the fuzzers for a while. About two hours on two cores; what fails is listed at the
+# end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 failed=()
@@ -17,14 +18,13 @@ for part in kv prefix tier sched; do # 10^8 operations in all; a failure names i
 done
 step "a prompt of 30,000 tokens beside decodes" env PL_LONG=30000 build/pl-lua tests/lua/stall.lua
 step "build with ASan and UBSan" make --no-print-directory asan
-step "tests under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure
+step "tests under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -j2
 step "damaged models under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 build-asan/pl-lua tests/fuzz/models.lua 1000
 step "damaged chat templates" build/pl-lua tests/fuzz/templates.lua 1000000
 step "build with TSan" make --no-print-directory tsan
-step "tests under TSan" ctest --test-dir build-tsan --output-on-failure -R '^c/(linear|attend|engine|coll|mail|kv|tier|tok|http|packed)'
+step "tests under TSan" ctest --test-dir build-tsan --output-on-failure -j2 -R '^c/(linear|attend|engine|coll|mail|kv|tier|tok|http|packed|embedding)'
 [ -x tests/gpu/simt_all ] && step "CUDA kernels on the CPU, all modes" tests/gpu/simt_all
 step "fuzzing" tests/fuzz/run short
-step "benchmarks" bench/run.sh build
 if [ ${#failed[@]} -gt 0 ]; then
   printf 'FAILED: %s\n' "${failed[@]}"
   exit 1

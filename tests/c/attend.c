@@ -40,6 +40,11 @@ static const shape shapes[] = {
     {24, 1, 32, 80, 1, PL_F8, 16, {40, 64, 65}, PL_SCALE_TOKEN},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+enum { STRIDE = 4 }; /* half an hour for all; these have every dtype and scale */
+#else
+enum { STRIDE = 1 };
+#endif
 
 static uint32_t hash(uint32_t a, uint32_t b, uint32_t c)
 {
@@ -222,7 +227,7 @@ static double error_of(const shape *h, const float *y, int pos, const double *q,
 START_TEST(against_doubles)
 {
     static const char *const scale[] = {"", " per tensor", " per head", " per token"};
-    const shape *h = &shapes[_i];
+    const shape *h = &shapes[_i * STRIDE];
     const int32_t whole[N_SEQS] = {4000, 4000, 4000};
     float *y = run(h, PL_PATH_AUTO, 0, whole);
     double worst = 0;
@@ -260,7 +265,7 @@ static void same(const shape *h, const float *a, const float *b, int only, const
 
 START_TEST(same_bits)
 {
-    const shape *h = &shapes[_i];
+    const shape *h = &shapes[_i * STRIDE];
     const int32_t whole[N_SEQS] = {4000, 4000, 4000}, cut[N_SEQS] = {100, 7, 1}, other[N_SEQS] = {1025, 1, 64};
     float *want = run(h, PL_PATH_AUTO, 1, whole);
     for (int32_t threads = 2; threads <= 3; threads++) {
@@ -512,8 +517,8 @@ int main(void)
     Suite *s = suite_create("attend");
     TCase *c = tcase_create("attend");
     tcase_set_timeout(c, 300);
-    tcase_add_loop_test(c, against_doubles, 0, N_SHAPES);
-    tcase_add_loop_test(c, same_bits, 0, N_SHAPES);
+    tcase_add_loop_test(c, against_doubles, 0, (N_SHAPES + STRIDE - 1) / STRIDE);
+    tcase_add_loop_test(c, same_bits, 0, (N_SHAPES + STRIDE - 1) / STRIDE);
     tcase_add_test(c, decode_spread);
     tcase_add_loop_test(c, nan_stays, 0, N_PAIR_SHAPES);
     tcase_add_loop_test(c, nan_value, 0, N_PAIR_SHAPES);

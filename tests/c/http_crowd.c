@@ -86,7 +86,7 @@ START_TEST(ten_thousand)
     }
     ck_assert_int_eq(m.n_connections, n);
     const double among = neighbour(one);
-    ck_assert_double_lt(among, 1);
+    ck_assert_double_lt(among, 10); /* held up it would be by header_s */
     /* more than are served */
     int more = dial();
     put(more, get_x);
