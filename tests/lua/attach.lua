@@ -3,13 +3,8 @@
 local client, attach = dofile "tests/http_client.lua", require "pl.attach"
 local abi, json = require "pl.abi", require "pl.json"
 local C, e = abi.C, abi.err
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
-local function eq(got, want, what)
-  ok(got == want, ("%s: got %s, want %s"):format(what, tostring(got), tostring(want)))
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok, eq = verdicts.ok, verdicts.eq
 
 local sock = os.tmpname()
 os.remove(sock)
@@ -259,5 +254,4 @@ ok(attach.connect(sock).call("1", true).value == 1, "and taken")
 s.signal(15)
 eq(s.wait(), 0, "exit")
 
-print(("%d passed, %d failed"):format(passed, failed))
-assert(failed == 0)
+verdicts.done()

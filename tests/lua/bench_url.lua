@@ -2,13 +2,8 @@
 -- a file of requests; a server that fails.
 local cjson, client = require "cjson", dofile "tests/http_client.lua"
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
-local function eq(got, want, what)
-  ok(got == want, ("%s: got %s, want %s"):format(what, tostring(got), tostring(want)))
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok, eq = verdicts.ok, verdicts.eq
 local function temp(text)
   local path = os.tmpname()
   local f = assert(io.open(path, "w"))
@@ -97,5 +92,4 @@ fails(url .. " --requests-file " .. temp '{"prompt": 3}\n', 1, "prompt")
 
 s.signal(9)
 s.wait()
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -10,16 +10,8 @@ int forkpty(int *, char *, void *, void *); int execvp(const char *, const char 
 long read(int, void *, size_t); long write(int, const void *, size_t); void _exit(int);
 ]]
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
-local function eq(got, want, what)
-  ok(got == want, ("%s: got %s, want %s"):format(what, tostring(got), tostring(want)))
-end
-local function has(text, part, what)
-  ok(text:find(part, 1, true), ("%s: %s is not in %s"):format(what, part, text))
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok, eq, has = verdicts.ok, verdicts.eq, verdicts.has
 local function temp(text)
   local path = os.tmpname()
   local f = assert(io.open(path, "wb"))
@@ -328,5 +320,4 @@ m:close()
 os.remove(key)
 os.remove(keys)
 os.execute(("rm -r %s %s"):format(dir, home))
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

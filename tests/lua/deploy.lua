@@ -1,13 +1,8 @@
 -- Deployment files: golden texts of errors, settings, what a reload changes and what not, options that override.
 -- luacheck: no max line length
 local deploy, err = require "pl.deploy", require "pl.err"
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
-local function eq(got, want, what)
-  ok(got == want, ("%s:\n  got  %s\n  want %s"):format(what, tostring(got), tostring(want)))
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok, eq = verdicts.ok, verdicts.eq
 
 -- errors: { text, what is said }
 local wrong = {
@@ -257,5 +252,4 @@ else
 end
 os.execute("rm -r " .. dir)
 
-print(("%d passed, %d failed"):format(passed, failed))
-assert(failed == 0)
+verdicts.done()

@@ -3,10 +3,8 @@
 local abi, pl, tensor = require "pl.abi", require "pl", require "pl.tensor"
 local cjson = require "cjson"
 local path = "tests/data/tiny-llama"
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok = verdicts.ok
 local function raises(f, pattern)
   local fine, e = pcall(f)
   ok(not fine and tostring(e):find(pattern), ("%s: %s"):format(pattern, tostring(e)))
@@ -197,5 +195,4 @@ do
   raises(function() load('name = "llama",', 'name = "llama", pooling = "first",') end, "want one of last mean")
 end
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -1,10 +1,8 @@
 -- `perilune pull` against a hub that stalls, cuts off, lies about lengths and hashes, ignores Range, redirects: the
 -- right file in the end, or an error that says what is wrong and no file.
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok = verdicts.ok
 local function read(path)
   local f = io.open(path, "rb")
   local s = f and f:read "*a"
@@ -118,5 +116,4 @@ ok(shell("ls " .. file_of("folder", "")) == "config.json\nmodel.safetensors\n", 
 
 os.execute("kill " .. pid)
 os.execute("rm -r " .. dir)
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

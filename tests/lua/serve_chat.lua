@@ -1,13 +1,8 @@
 -- /v1/chat/completions: messages through the model's template, both forms of the answer, golden frames, refusals.
 local cjson, client = require "cjson", dofile "tests/http_client.lua"
 local pl = require "pl"
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
-local function eq(got, want, what)
-  ok(got == want, ("%s: got %s, want %s"):format(what, tostring(got), tostring(want)))
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok, eq = verdicts.ok, verdicts.eq
 
 -- the tiny model with a template
 local dir = client.templated [[{%- for m in messages -%}
@@ -162,5 +157,4 @@ do
 end
 s.signal(15)
 s.wait()
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

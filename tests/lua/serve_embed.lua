@@ -3,13 +3,8 @@
 local cjson, client = require "cjson", dofile "tests/http_client.lua"
 local abi, pl = require "pl.abi", require "pl"
 local path, EMBED = "tests/data/tiny-llama", "/v1/embeddings"
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
-local function eq(got, want, what)
-  ok(got == want, ("%s: got %s, want %s"):format(what, tostring(got), tostring(want)))
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok, eq = verdicts.ok, verdicts.eq
 
 local s = client.serve(path .. " --context 1024 --batch 4 --queue 8 --act f32 --vllm-names")
 local function post(where, body, headers)
@@ -230,5 +225,4 @@ do
 end
 
 m:close()
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

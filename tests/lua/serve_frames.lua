@@ -2,10 +2,8 @@
 -- probabilities. tests/golden/streams/NAME.txt; PL_UPDATE=1 writes them anew, to be read before they are committed.
 local cjson, client = require "cjson", dofile "tests/http_client.lua"
 local pl = require "pl"
-local passed, failed = 0, 0
-local function ok(cond, what)
-  if cond then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local ok = verdicts.ok
 
 local dir = client.templated "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"
 local s = client.serve(dir .. " --act f32 --context 512 --batch 4 --no-log --name t")
@@ -109,5 +107,4 @@ end
 s.signal(15)
 s.wait()
 os.execute("rm -r " .. dir)
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()
