@@ -1,11 +1,11 @@
 #ifndef PL_NEWFILE_H
 #define PL_NEWFILE_H
-/* Files that appear whole or not at all: written under a name of their own beside their place, then renamed. */
+/* Files that appear whole or not at all, also where their process is killed. */
 #include "base.h"
 
 typedef struct pl_newfile {
     int fd;
-    char *path, *target, *beside; /* as given, what is replaced, and the file until then */
+    char *path, *target, *beside; /* as given, what is replaced, and the name until then; NULL: none */
     bool is_special;              /* not a regular file: written in place */
 } pl_newfile;
 

@@ -12,6 +12,7 @@
 
 enum { ALIGN = 4096, VERSION = 1 };
 static const char magic[8] = "PLPAGES\n";
+enum { MARK = ALIGN - sizeof magic }; /* in the first slot, behind its header: the magic again, from the beginning on */
 
 typedef struct header { /* little endian, as everything that runs perilune is; no padding */
     char magic[8];
@@ -42,6 +43,19 @@ static int reserve(const tier_file *f, pl_err *err)
     return PL_OK;
 }
 
+/* Is what lies there a file of ours, of any version, or nothing yet? Other data under this name is somebody's. */
+static int is_ours(const tier_file *f, int64_t bytes, pl_err *err)
+{
+    static const uint8_t zeros[ALIGN];
+    uint8_t head[ALIGN] = {0};
+    const ssize_t n = pread(f->fd, head, sizeof head, 0);
+    if (n < 0) return failed(err, f->path);
+    if (!memcmp(head, magic, sizeof magic) || !memcmp(head + MARK, magic, sizeof magic)) return PL_OK;
+    if (bytes % ALIGN == 0 && !memcmp(head, zeros, sizeof head)) return PL_OK;
+    return pl_fail(err, PL_EIO, "disk cache: %s: not a file of perilune's, want another directory, or it gone",
+                   f->path);
+}
+
 int tier_file_open(tier_file *f, const char *dir, int64_t bytes, int64_t page_bytes, pl_err *err)
 {
     struct stat st;
@@ -63,8 +77,10 @@ int tier_file_open(tier_file *f, const char *dir, int64_t bytes, int64_t page_by
         if (errno != EWOULDBLOCK) return failed(err, f->path);
         return pl_fail(err, PL_EIO, "disk cache: %s: in use by another model or process", f->path);
     }
+    PL_TRY(is_ours(f, st.st_size, err));
     if (fchmod(f->fd, 0600) != 0) return failed(err, f->path); /* what people wrote to the model is in it */
-    return reserve(f, err);
+    PL_TRY(reserve(f, err));
+    return pwrite(f->fd, magic, sizeof magic, MARK) == sizeof magic ? PL_OK : failed(err, f->path);
 }
 
 void tier_file_close(tier_file *f)

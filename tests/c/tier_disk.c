@@ -124,6 +124,44 @@ START_TEST(damaged_file)
 }
 END_TEST
 
+/* What is there under its name and is not its own stays as it was. */
+START_TEST(foreign_file)
+{
+    static const char text[] = "a diary";
+    char now[8192];
+    for (size_t n = 1; n <= 8192; n = n == 1 ? sizeof text - 1 : n < 4096 ? 4096 : 2 * n) {
+        FILE *f = fopen(file, "wb");
+        ck_assert_ptr_nonnull(f);
+        for (size_t i = 0; i < n; i++) fputc(text[i % (sizeof text - 1)], f);
+        fclose(f);
+        ck_assert_int_eq(chmod(file, 0644), 0);
+        open_cache(PL_CHECK_PAGES);
+        ck_assert_int_eq(open_with(0, 12, "a"), PL_EIO);
+        ck_assert_msg(strstr(err.msg, "not a file of perilune's") != NULL, "%s", err.msg);
+        pl_prefix_close(prefix);
+        pl_kv_close(kv);
+        pl_dev_close(dev);
+        f = fopen(file, "rb");
+        ck_assert_uint_eq(fread(now, 1, sizeof now, f), n);
+        fclose(f);
+        for (size_t i = 0; i < n; i++) ck_assert_int_eq(now[i], text[i % (sizeof text - 1)]);
+        struct stat st;
+        ck_assert_int_eq(stat(file, &st), 0);
+        ck_assert_int_eq(st.st_mode & 0777, 0644);
+    }
+    ck_assert_int_eq(truncate(file, 0), 0); /* nothing is nobody's */
+    open_all(0, 12);
+    compute(1, 4);
+    close_all(60);
+    open_all(0, 12);
+    ck_assert_int_eq(load(1, 4), 4);
+    close_all(0);
+    for (int64_t i = 0; i < 112; i++) flip(i); /* its own with a first slot that is damaged is its own */
+    open_all(0, 12);
+    close_all(0);
+}
+END_TEST
+
 START_TEST(truncated_while_open)
 {
     open_all(0, 12);
@@ -210,6 +248,7 @@ int main(void)
     tcase_add_test(c, flush_keeps_the_newest);
     tcase_add_test(c, another_identity);
     tcase_add_test(c, damaged_file);
+    tcase_add_test(c, foreign_file);
     tcase_add_test(c, truncated_while_open);
     tcase_add_test(c, full_disk);
     tcase_add_test(c, recovers);
