@@ -35,13 +35,55 @@ static void on_interrupt(int sig)
     errno = was;
 }
 
+/* Two hexadecimal numbers at the start of a line of the system's list of mappings, a bar between them: is `at` within? */
+static bool is_within(const char *line, uintptr_t at)
+{
+    uintptr_t v[2] = {0};
+    for (int i = 0; i < 2; i++, line++)
+        for (; (*line >= '0' && *line <= '9') || (*line >= 'a' && *line <= 'f'); line++)
+            v[i] = v[i] << 4 | (uintptr_t)(*line <= '9' ? *line - '0' : *line - 'a' + 10);
+    return v[0] <= at && at < v[1];
+}
+
+/* The path of the file that is mapped at an address, read as a signal handler may: n bytes, or 0. A long path is cut. */
+static size_t mapped_file(uintptr_t at, char *path, size_t cap)
+{
+    char buffer[512], line[256];
+    size_t n = 0;
+    const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    for (ssize_t got; fd >= 0 && (got = read(fd, buffer, sizeof buffer)) > 0;)
+        for (ssize_t i = 0; i < got; i++) {
+            if (buffer[i] != '\n') {
+                if (n < sizeof line - 1) line[n++] = buffer[i];
+                continue;
+            }
+            line[n] = 0;
+            const char *name = memchr(line, '/', n); /* the first of a line: numbers and letters come before it */
+            if (name && is_within(line, at)) {
+                const size_t bytes = (size_t)(line + n - name) < cap ? (size_t)(line + n - name) : cap;
+                memcpy(path, name, bytes);
+                return bytes;
+            }
+            n = 0;
+        }
+    return 0;
+}
+
 /* Weights are read from a mapping of their file: where that has become shorter, or the disk fails, a read is this
  * signal. Nothing can be computed any more. */
-static void on_lost_file(int sig)
+static void on_lost_file(int sig, siginfo_t *info, void *context)
 {
-    static const char text[] = "perilune: a file that is in use was cut off or cannot be read any more\n";
+    static const char before[] = "perilune: ", one[] = "a file that is in use",
+                      after[] = ": it was cut off, or cannot be read any more\n";
+    char path[256];
+    const size_t n = mapped_file((uintptr_t)info->si_addr, path, sizeof path);
     (void)sig;
-    (void)!write(2, text, sizeof text - 1);
+    (void)context;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)path[i] < 0x20 || path[i] == 0x7f) path[i] = '?';
+    (void)!write(2, before, sizeof before - 1);
+    (void)!write(2, n ? path : one, n ? n : sizeof one - 1);
+    (void)!write(2, after, sizeof after - 1);
     _exit(1);
 }
 
@@ -59,7 +101,7 @@ void pl_host_init(void)
 {
     setlocale(LC_CTYPE, "C.UTF-8"); /* lines that are typed are UTF-8, whatever the user's locale */
     json_set_alloc_funcs(memory_or_end, free);
-    const struct sigaction lost = {.sa_handler = on_lost_file};
+    const struct sigaction lost = {.sa_sigaction = on_lost_file, .sa_flags = SA_SIGINFO};
     sigaction(SIGBUS, &lost, NULL);
     /* A standard stream that is closed must not be the number of the next file that is opened. Turned the wrong way round,
      * every use of it is still an error. */

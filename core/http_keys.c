@@ -57,7 +57,7 @@ static int read_line(const pl_http *h, pl_http_key *key, pl_http_tenant *list, i
     if (n_name >= sizeof list->name)
         return pl_fail(err, PL_EFORMAT, "keys: line %d, want a tenant of less than %zu characters", number,
                        sizeof list->name);
-    hash(h, secret, n_key, key->hash);
+    if (h) hash(h, secret, n_key, key->hash);
     key->tenant = tenant_number(list, n_tenants, name, n_name);
     if (key->tenant < 0) return pl_fail(err, PL_ELIMIT, "keys: line %d, more than %d tenants", number, MAX_TENANTS);
     return PL_OK;
@@ -75,10 +75,10 @@ int pl_http_keys(pl_http *h, const char *text, int64_t n, pl_err *err)
         rc = pl_fail(err, PL_ENOMEM, "keys: no memory");
         goto done;
     }
-    pthread_mutex_lock(&h->lock);
-    n_tenants = h->n_tenants;
-    if (n_tenants) memcpy(tenant, h->tenant, (size_t)n_tenants * sizeof *tenant);
-    pthread_mutex_unlock(&h->lock);
+    n_tenants = 0;
+    if (h) pthread_mutex_lock(&h->lock);
+    if (h && (n_tenants = h->n_tenants)) memcpy(tenant, h->tenant, (size_t)n_tenants * sizeof *tenant);
+    if (h) pthread_mutex_unlock(&h->lock);
     for (const char *p = text, *stop = text + n; p < stop;) {
         const char *end = memchr(p, '\n', (size_t)(stop - p)), *word = p;
         if (!end) end = stop;
@@ -93,6 +93,7 @@ int pl_http_keys(pl_http *h, const char *text, int64_t n, pl_err *err)
         rc = pl_fail(err, PL_EFORMAT, "keys: none");
         goto done;
     }
+    if (!h) goto done; /* they are only looked at */
     pthread_mutex_lock(&h->lock);
     pl_http_key *old = h->key;
     pl_http_tenant *old_tenant = h->tenant;

@@ -10,7 +10,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { PIECE = 4 * PL_HUGE };
+/* Each piece is a mapping of its own, and a process may have 65530 of them (vm.max_map_count). */
+enum { LEAST_PIECE = 4 * PL_HUGE, MOST_PIECES = 1 << 15 };
+
+int64_t pl_huge_piece(int64_t bytes)
+{
+    int64_t piece = LEAST_PIECE;
+    while (bytes / piece >= MOST_PIECES) piece *= 2;
+    return piece;
+}
 
 struct pl_huge {
     pthread_t thread;
@@ -63,9 +71,10 @@ static bool move(char *at, int64_t bytes)
 static void *work(void *arg)
 {
     pl_huge *h = arg;
+    const int64_t piece = pl_huge_piece(h->to - h->from);
     setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* of this thread: the first tokens come before it */
     for (char *at = h->from; at < h->to && !__atomic_load_n(&h->stop, __ATOMIC_RELAXED);) {
-        const int64_t bytes = pl_min(PIECE, h->to - at);
+        const int64_t bytes = pl_min(piece, h->to - at);
         if (!move(at, bytes)) break; /* the file's pages do as well */
         at += bytes;
         __atomic_store_n(&h->moved, at - h->from, __ATOMIC_RELAXED);

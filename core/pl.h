@@ -179,8 +179,8 @@ int pl_ckpt_info_at(const pl_ckpt *c, int32_t i, pl_ckpt_info *out, pl_err *err)
 int pl_ckpt_tensor(pl_ckpt *c, int32_t i, pl_tensor *out, pl_err *err); /* a new reference into the mapping, PL_ROWS */
 /* Pages of a tensor, or with i = -1 of all files, may leave memory; they come back from the file if read again. */
 void pl_ckpt_drop(pl_ckpt *c, int32_t i);
-/* Of all tensors: names, formats, sizes and values. Reads every byte. */
-void pl_ckpt_digest(const pl_ckpt *c, uint64_t digest[2]);
+/* Of all tensors: names, formats, sizes and values, of each at most so many bytes from its middle. */
+void pl_ckpt_digest(const pl_ckpt *c, int64_t most, uint64_t digest[2]);
 int pl_ckpt_check_values(const pl_tensor *t, pl_err *err); /* block formats and F8: PL_EFORMAT names the first block or
                                                               element that is not finite; other formats pass */
 /* Metadata. Of a GGUF file its own keys ("llama.block_count"); of a directory config.json, flattened ("hidden_size",
@@ -210,7 +210,8 @@ int pl_ckpt_check_layouts(const pl_ckpt *c, pl_dev *dev, pl_err *err); /* PL_EST
 /* The tensors of a packed file begin to move into huge pages, in the background, if there is room; bytes that have. */
 int pl_ckpt_settle(pl_ckpt *c, pl_err *err);
 int64_t pl_ckpt_settled(const pl_ckpt *c);
-int pl_ckpt_verify(const pl_ckpt *c, int32_t i, pl_err *err); /* PL_EFORMAT: not the bytes that were written */
+/* PL_EFORMAT: a tensor, or with i = -1 what lies between them, has not the bytes that were written. */
+int pl_ckpt_verify(const pl_ckpt *c, int32_t i, pl_err *err);
 /* Writes one, in a single pass; it is there when it is ended, and nothing of it if it is freed before. options: a JSON
  * object. how: printable, at most 95 bytes. */
 int pl_packer_new(pl_packer **out, const char *path, pl_ckpt *source, const char *options, int64_t n_options,

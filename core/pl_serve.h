@@ -68,7 +68,7 @@ void pl_http_drain(pl_http *h);
 int32_t pl_http_port(const pl_http *h);
 int32_t pl_http_fd(const pl_http *h); /* readable while there is something to take */
 /* API keys, one a line: `key tenant`; empty lines and lines that begin with # are passed over. From now on every request
- * but /health needs one. A tenant keeps its number when keys are read again. */
+ * but /health needs one. A tenant keeps its number when keys are read again. h NULL: they are only looked at. */
 int pl_http_keys(pl_http *h, const char *text, int64_t n, pl_err *err);
 int32_t pl_http_tenants(pl_http *h); /* numbers given so far */
 /* The next request, or the news that a request's client is gone; PL_HTTP_NONE after timeout_s, or when fd (-1: none) is

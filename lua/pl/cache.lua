@@ -66,11 +66,12 @@ end
 
 -- Calibration -------------------------------------------------------------------------------------------------
 
+local LEAST, MOST = 2 ^ -126, 2 ^ 127 -- of a float
 local function numbers(n)
   return function(v)
     if type(v) ~= "table" or #v ~= n then return ("%s, want %d numbers"):format(schema.show(v), n) end
     for i = 1, n do
-      if type(v[i]) ~= "number" or not (v[i] > 0 and v[i] < math.huge) then
+      if type(v[i]) ~= "number" or not (v[i] >= LEAST and v[i] <= MOST) then
         return schema.show(v[i]) .. ", want a number above 0"
       end
     end
@@ -78,8 +79,10 @@ local function numbers(n)
 end
 
 --- Scales from a file that `perilune calibrate` wrote, checked against a cache: { key = { [layer] = { a number a head }
---- }, value = ... }.
-function M.read_scales(path, c)
+--- }, value = ... }. identity: of the weights that they are for (see pl.checkpoint); scales of others, with the same
+--- shape, would only make answers worse. nil, or a file that does not say whose they are: a warning; false: no weights
+--- are at hand.
+function M.read_scales(path, c, identity)
   local text, why = file.read(path, file.text)
   if not text then error(err.new(why), 0) end
   local ok, t = pcall(json.decode, text)
@@ -89,6 +92,13 @@ function M.read_scales(path, c)
   if t.layers ~= c.layers or t.heads ~= c.heads then
     error(err.new(("scales of %s layers and %s heads, the cache has %d and %d"):format(schema.show(t.layers),
       schema.show(t.heads), c.layers, c.heads), nil, path, 1), 0)
+  end
+  if identity and type(t.weights_id) == "string" and t.weights_id ~= identity then
+    error(err.new(("scales of other weights (%s), these are %s"):format(t.weights_id:sub(1, 40), identity),
+      { "perilune calibrate MODEL --file TEXT --out SCALES.json" }, path, 1), 0)
+  elseif identity ~= false and not (identity and type(t.weights_id) == "string") then
+    io.stderr:write(("perilune: %s: are its scales for these weights? %s from before this was written down\n"):format(
+      path, identity and "It is" or "The packed file is"))
   end
   for _, what in ipairs { "key", "value" } do
     if type(t[what]) ~= "table" or #t[what] ~= c.layers then
@@ -118,15 +128,22 @@ function M.set_scales(kv, kind, t)
   end
 end
 
---- What a pool's cache needs before its first step; a missing calibration is an error at load.
-function M.ready(kv, c, pool)
-  if pool.kv ~= "fp8" or pool.kv_scale == "token" then return end
+--- The scales that a pool's cache needs before its first step, read and checked, or nil; a missing calibration is an
+--- error at load.
+function M.scales_of(c, pool, identity)
+  if pool.kv ~= "fp8" or pool.kv_scale == "token" then return nil end
   if not pool.kv_scales then
     err.raise(("an fp8 cache with a scale per %s has no scales"):format(pool.kv_scale),
       { "perilune calibrate MODEL --file TEXT --out SCALES.json, then --kv-scales SCALES.json",
         "or --kv-scale token: scales that are found as tokens come" })
   end
-  M.set_scales(kv, pool.kv_scale, M.read_scales(pool.kv_scales, c))
+  return M.read_scales(pool.kv_scales, c, identity)
+end
+
+--- Gives a cache what it needs before its first step.
+function M.ready(kv, c, pool, identity)
+  local t = M.scales_of(c, pool, identity)
+  if t then M.set_scales(kv, pool.kv_scale, t) end
 end
 
 local E4M3_MAX = 448
@@ -139,6 +156,11 @@ function M.measure(kv, seq, c, scales)
     check(C.pl_kv_amax(kv, seq, layer, key, value, e))
     local k, v = scales.key[layer + 1] or {}, scales.value[layer + 1] or {}
     for h = 1, c.heads do
+      local a, b = key[h - 1], value[h - 1]
+      if not (a < math.huge and b < math.huge) then
+        err.raise(("calibrate: layer %d, head %d: keys or values are no numbers (damaged weights, or a recipe's error)")
+          :format(layer, h - 1))
+      end
       k[h] = math.max(k[h] or 1e-12, key[h - 1] / E4M3_MAX)
       v[h] = math.max(v[h] or 1e-12, value[h - 1] / E4M3_MAX)
     end

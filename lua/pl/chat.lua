@@ -68,8 +68,7 @@ local function of_directory(dir)
   end, dir)
 end
 
-local function of_gguf(path, checkpoint)
-  local c = checkpoint or require("pl.checkpoint").open(path)
+local function of_gguf(path, c)
   local found, tokens = {}, {}
   local function text(key)
     local v = c.value(key)
@@ -88,7 +87,6 @@ local function of_gguf(path, checkpoint)
     end
     tok:close()
   end
-  if not checkpoint then c:close() end
   return found, tokens
 end
 
@@ -100,31 +98,33 @@ local function is_directory(path)
   return code == 21 -- EISDIR
 end
 
+-- Templates by name, where they are, and the special tokens. c: the checkpoint, if it is one.
+local function look(path, c)
+  if c and c.packed and c.format == "hf" then return of_texts(c.text, path) end
+  if c and c.format == "gguf" then return of_gguf(path, c) end
+  if is_directory(path) then return of_directory(path) end
+  local found = {}
+  if path:find "%.json$" then
+    local config, why = read_json(path)
+    if not config then error(err.new(why or path .. ": cannot be read"), 0) end
+    return named(config.at.chat_template, found, path), tokens_of(config)
+  end
+  local text, why = file.read(path, template.LARGEST)
+  if not text then error(err.new(why), 0) end
+  found.default, found[1] = text, path
+  return found, {}
+end
+
 --- Find and read a template. path: a template's file, a GGUF file, a directory. o: name (of one of several; default
 --- "default"), checkpoint (opened already), caps, any. Raises if there is none, if it has an error (with its line), or,
 --- unless o.any, if not one of the conversations that it is tried on can be rendered.
 function M.open(path, o)
   o = o or {}
-  local found, tokens = {}, {}
-  local opened = not o.checkpoint and path:find "%.perilune$" and require("pl.checkpoint").open(path)
-  local c = o.checkpoint or opened
-  if c and c.packed and c.format == "hf" then
-    found, tokens = of_texts(c.text, path)
-  elseif path:find "%.gguf$" or c and c.format == "gguf" then
-    found, tokens = of_gguf(path, c)
-  elseif is_directory(path) then
-    found, tokens = of_directory(path)
-  elseif path:find "%.json$" then
-    local config, why = read_json(path)
-    if not config then error(err.new(why or path .. ": cannot be read"), 0) end
-    tokens = tokens_of(config)
-    named(config.at.chat_template, found, path)
-  else
-    local text, why = file.read(path, template.LARGEST)
-    if not text then error(err.new(why), 0) end
-    found.default, found[1] = text, path
-  end
+  local is_checkpoint = path:find "%.perilune$" or path:find "%.gguf$"
+  local opened = not o.checkpoint and is_checkpoint and require("pl.checkpoint").open(path)
+  local ok, found, tokens = pcall(look, path, o.checkpoint or opened or nil)
   if opened then opened:close() end
+  if not ok then error(found, 0) end
   local where = found[1]
   found[1] = nil
   local name = o.name or "default"

@@ -20,22 +20,28 @@ for name, want in pairs(require("pl.pool").fields) do
   if name ~= "weights" and name ~= "host_cache_bytes" and not name:find "^disk_cache" then pool[name] = want end
 end
 
+local function some_text(v)
+  if v == "" then return "an empty text" end
+  return schema.wrong(v, "string")
+end
+local function log_to(v) return type(v) ~= "boolean" and some_text(v) or nil end
+
 -- A table here is a table in the file; entries: any names, each with such a table.
 local fields = {
-  model = "string", recipe = "string", weights = "string", name = "string", chat_template = "string",
+  model = some_text, recipe = some_text, weights = some_text, name = some_text, chat_template = some_text,
   path = one_of("auto", "portable", "avx2", "avx512", "amx", "soft-amx"),
   pools = { entries = pool },
-  tiers = { fields = { host_cache_bytes = bytes, disk_cache = "string", disk_cache_bytes = bytes } },
+  tiers = { fields = { host_cache_bytes = bytes, disk_cache = some_text, disk_cache_bytes = bytes } },
   integrity = { fields = { check = one_of("off", "pages", "pages+digest"),
     on_mismatch = one_of("abort_request", "stop_engine"), scrub = number(0, 0.99) } },
-  policy = "string", keys = "string",
+  policy = some_text, keys = some_text,
   tenants = { entries = { share = number(1e-3, 1e6) } },
-  address = "string", port = whole(0, 65535), socket = "string",
-  tls = { fields = { cert = "string", key = "string" } },
+  address = some_text, port = whole(0, 65535), socket = some_text,
+  tls = { fields = { cert = some_text, key = some_text } },
   limits = { fields = { body_bytes = whole(1024, 2 ^ 30), connections = whole(1, 1e6), headers_s = number(0.1, 1e6),
     body_s = number(0.1, 1e6), idle_s = number(0.1, 1e6), send_s = number(0.1, 1e6), stall_s = number(0.1, 1e6),
     drain_s = number(0, 1e6) } },
-  access_log = "boolean|string", vllm_names = "boolean",
+  access_log = log_to, vllm_names = "boolean",
 }
 
 -- Places ---------------------------------------------------------------------------------------------------
@@ -194,7 +200,11 @@ function M.read_text(text, name)
   local tls = d.t.tls
   if tls and (tls.cert == nil) ~= (tls.key == nil) then complain(d, "tls", "tls: want both cert and key") end
   local names = err.names(d.t.pools or {})
-  if #names > 1 then complain(d, "pools", ("pools: %d, one is served by a process"):format(#names)) end
+  table.sort(names)
+  if #names > 1 then
+    complain(d, "pools." .. names[2], ("pools: %s: one pool is served by a process"):format(table.concat(names, ", ")),
+      { "prompts in one pool and answers in another are not there yet" })
+  end
   d.pool = names[1]
   return d
 end
@@ -227,7 +237,7 @@ function M.settings(d)
   for key, v in pairs(t.tiers or {}) do load[key] = v end
   load.kv_scales, load.disk_cache = beside(d, load.kv_scales), beside(d, load.disk_cache)
   load.weights = beside(d, t.weights)
-  load.recipe = name_or_file(d, t.recipe)
+  load.recipe, load.pool = name_or_file(d, t.recipe), d.pool
   if t.path ~= "auto" then load.path = t.path end
   http.address, http.port = t.address or "127.0.0.1", t.port or 8080
   for key, v in pairs(t.limits or {}) do if http_names[key] then http[http_names[key]] = v end end

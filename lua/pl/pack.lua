@@ -52,6 +52,7 @@ end
 --- The command that writes a packed file again; recipe: another one than then.
 function M.command(path, recipe)
   local o = options_of(path)
+  if type(o.weights) == "string" then o.source, recipe, o.recipe = recipe or o.source, nil, nil end -- a recipe itself
   o.recipe = recipe or o.recipe
   local parts = { "perilune", "pack", type(o.source) == "string" and quoted(o.source) or "MODEL", "-o", quoted(path) }
   for _, k in ipairs { "weights", "recipe", "act" } do
@@ -98,7 +99,7 @@ function M.write(path, o)
   local weights, file = o.weights and absolute(o.weights), absolute(o.weights or path)
   local options = json.encode { perilune = abi.version(), source = absolute(path), weights = weights,
     recipe = o.recipe, act = o.act, file = file, stamp = stamp_of(file), -- file: whose change makes it stale
-    path = device:path(), acts = m.pool.act, name = m.name }
+    weights_id = m.checkpoint.identity(), path = device:path(), acts = m.pool.act, name = m.name }
   local made = abi.new "pl_packer *[1]"
   check(C.pl_packer_new(made, out, m.checkpoint.ptr, options, #options, e))
   local packer = abi.gc(made[0], C.pl_packer_free)
@@ -137,11 +138,11 @@ function M.write(path, o)
   return out, bytes
 end
 
---- Compare every tensor of an open packed file with its digest; raises at the first that is damaged. Returns their
---- number and bytes.
+--- Compare every tensor of an open packed file with its digest, and what lies between them with zeros; raises at the
+--- first that is damaged. Returns the tensors' number and bytes.
 function M.verify(c)
   local abi, bytes = require "pl.abi", 0
-  for i = 0, c.count - 1 do
+  for i = -1, c.count - 1 do
     abi.check(abi.C.pl_ckpt_verify(c.ptr, i, abi.err), { c.path })
     if abi.C.pl_host_interrupted(true) then err.raise("interrupted", nil, "ECANCEL") end
   end

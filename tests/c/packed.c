@@ -4,6 +4,7 @@
 #include "ckpt.h"
 #include "dev.h"
 #include "dtype.h"
+#include "packed_huge.h"
 #include "suite.h"
 #include "tensor.h"
 #include <signal.h>
@@ -292,7 +293,40 @@ START_TEST(stale_and_damaged)
     ck_assert_ptr_nonnull(strstr(err.msg, "tensor 'w0' is damaged"));
     ok(pl_ckpt_verify(c, pl_ckpt_find(c, "w1"), &err));
     ck_assert_int_eq(pl_ckpt_verify(c, 3, &err), PL_EARG);
+    ok(pl_ckpt_verify(c, -1, &err));
     pl_ckpt_close(c);
+    data[4096 + 5] ^= 16;
+    int64_t gaps = 0; /* bytes that no tensor, head or option has: each of them counts */
+    bool *used = calloc((size_t)n, 1);
+    memset(used, 1, sizeof h + h.n_options);
+    memset(used + h.head_at, 1, (size_t)h.head_bytes);
+    rewrite(data, n);
+    ok(pl_ckpt_open(&c, path, &err));
+    pl_tensor t = {0};
+    pl_ckpt_info info;
+    ok(pl_ckpt_tensor(c, pl_ckpt_find(c, "w0"), &t, &err));
+    const char *first = t.data; /* at 4096 */
+    pl_tensor_release(&t);
+    for (int i = 0; i < pl_ckpt_count(c); i++) {
+        ok(pl_ckpt_info_at(c, i, &info, &err));
+        ok(pl_ckpt_tensor(c, i, &t, &err));
+        memset(used + 4096 + ((const char *)t.data - first), 1, (size_t)info.bytes);
+        pl_tensor_release(&t);
+    }
+    pl_ckpt_close(c);
+    for (int64_t at = 0; at < n; at++) {
+        if (used[at]) continue;
+        if (gaps++ % 97 && at != h.head_at - 1) continue;
+        data[at] = 1;
+        rewrite(data, n);
+        ok(pl_ckpt_open(&c, path, &err));
+        ck_assert_int_eq(pl_ckpt_verify(c, -1, &err), PL_EFORMAT);
+        ck_assert_msg(strstr(err.msg, "between the tensors") != NULL, "%s", err.msg);
+        pl_ckpt_close(c);
+        data[at] = 0;
+    }
+    ck_assert_int_gt(gaps, 100);
+    free(used);
     free(data);
 }
 END_TEST
@@ -395,6 +429,20 @@ START_TEST(moved)
 }
 END_TEST
 
+/* A process may have 65530 mappings. */
+START_TEST(pieces)
+{
+    ck_assert_int_eq(pl_huge_piece(0), 8 << 20);
+    ck_assert_int_eq(pl_huge_piece(100LL << 30), 8 << 20);
+    for (int64_t bytes = 1; bytes > 0 && bytes < INT64_MAX / 3; bytes = bytes * 3 + 1) {
+        const int64_t piece = pl_huge_piece(bytes);
+        ck_assert_int_le(bytes / piece, 1 << 15);
+        ck_assert_int_eq(piece % (2 << 20), 0);
+        ck_assert(piece == 8 << 20 || bytes / (piece / 2) >= 1 << 15); /* and no larger than it has to be */
+    }
+}
+END_TEST
+
 START_TEST(stamps)
 {
     uint64_t a[2], b[2];
@@ -427,6 +475,7 @@ int main(void)
     tcase_add_test(t, layout_ids);
     tcase_add_test(t, no_room);
     tcase_add_test(t, moved);
+    tcase_add_test(t, pieces);
     tcase_add_test(t, stamps);
     suite_add_tcase(s, t);
     return run_suite(s);

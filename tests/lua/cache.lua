@@ -56,7 +56,46 @@ for what, bad in pairs { ["not JSON"] = "{", ["a list"] = "[]",
   write(bad)
   verdict(fails(what, load, { kv_scales = path }):find(path, 1, true), what .. ": the file is named")
 end
-scales.value[2][1] = 0
+-- whose they are
+local said = scales.weights_id
+verdict(type(said) == "string" and #said == 32, "calibrate: whose scales")
+scales.weights_id = ("0"):rep(32)
+write(scales)
+local other = fails("other weights", load, { kv_scales = path })
+verdict(other:find(("%s:1: scales of other weights (%s), these are %s"):format(path, scales.weights_id, said), 1, true),
+  "scales of other weights of the same shape: " .. other)
+do -- the same weights as a packed file; other weights in the same file format
+  local packed = os.tmpname() .. ".perilune"
+  require("pl.pack").write(tiny, { out = packed })
+  scales.weights_id = said
+  write(scales)
+  load({ kv_scales = path }):close()
+  model.load(packed, { kv = "fp8", context = 64, kv_scales = path }):close()
+  local files = dofile "tests/files.lua"
+  local from, to = os.tmpname(), "tests/data/tiny-llama/"
+  os.remove(from)
+  os.execute(("cp -r %s %s"):format(to, from))
+  local weights = files.read(from .. "/model.safetensors")
+  for i = 1, 64 do -- behind the names
+    local k = 65536 + math.floor((#weights - 65536) * i / 65)
+    weights = weights:sub(1, k - 1) .. string.char((weights:byte(k) + 1) % 64) .. weights:sub(k + 1)
+  end
+  files.write(from .. "/model.safetensors", weights)
+  other = require("pl.checkpoint").open(from)
+  verdict(other.identity() ~= said, "a model trained further is another one")
+  other:close()
+  os.execute(("rm -r %s %s"):format(from, packed))
+end
+-- from before they said so: taken, with a warning
+scales.weights_id = nil
+write(scales)
+local p = io.popen(("%s/perilune run %s --ids 1 --max-tokens 1 --kv fp8 --kv-scales %s 2>&1; echo $?"):format(
+  os.getenv "PL_BUILD" or "build", tiny, path))
+local older = p:read "*a"
+p:close()
+verdict(older:find "\n0\n$" and older:find(path .. ": are its scales for these weights? It is from before", 1, true),
+  "an older file: " .. older)
+scales.weights_id, scales.value[2][1] = said, 0
 write(scales)
 verdict(fails("a zero", load, { kv_scales = path }):find "'value' of layer 1: 0, want a number above 0", "a scale of 0")
 os.remove(path)

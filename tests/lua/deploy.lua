@@ -22,7 +22,9 @@ local wrong = {
   { "return {\n}", "d.lua:1: no 'model': a GGUF file or a Hugging Face directory\n     1 | return {" },
   { "return 3", "d.lua:1: a deployment file returns a table, not 3\n     1 | return 3" },
   { "return {\n  model = 'x', pools = { a = {},\n b = {} } }",
-    "d.lua:2: pools: 2, one is served by a process\n     2 |   model = 'x', pools = { a = {}," },
+    "d.lua:3: pools: a, b: one pool is served by a process\n     3 |  b = {} } }\n         prompts in one pool and answers in another are not there yet" },
+  { "return {\n  name = '', model = 'x' }", "d.lua:2: name: an empty text\n     2 |   name = '', model = 'x' }" },
+  { "return { model = 'x', tls = { cert = '', key = 'k' } }", "d.lua:1: tls.cert: an empty text\n     1 | return { model = 'x', tls = { cert = '', key = 'k' } }" },
   { "return {\n  tenants = { bob = { share = 'big' } }, model = 'x' }",
     "d.lua:2: tenants.bob.share: 'big', want a number from 0.001 to 1e+06\n"
     .. "     2 |   tenants = { bob = { share = 'big' } }, model = 'x' }" },
@@ -106,6 +108,46 @@ do
   ok(fine, "the example, with all fields: " .. tostring(e))
 end
 
+-- check reads the files that it names
+do
+  local dir = os.tmpname()
+  os.remove(dir)
+  os.execute("mkdir " .. dir)
+  local here = io.popen("pwd"):read "*l"
+  local files = dofile "tests/files.lua"
+  local function check(more, want)
+    files.write(dir .. "/d.lua", ([[return { model = "%s/tests/data/tiny-llama", %s }]]):format(here, more))
+    local p = io.popen(("%s/perilune check %s/d.lua 2>&1; echo $?"):format(os.getenv "PL_BUILD" or "build", dir))
+    local text = p:read "*a"
+    p:close()
+    ok(text:find(want, 1, true) and text:find(text:find ": fine" and "\n0\n$" or "\n1\n$"), more .. ": " .. text)
+  end
+  check("", ": fine")
+  check("keys = 'keys'", dir .. "/keys: No such file")
+  files.write(dir .. "/keys", "# nobody\n")
+  check("keys = 'keys'", "keys: none")
+  files.write(dir .. "/keys", "a-long-key alice\nshort bob\n")
+  check("keys = 'keys'", "keys: line 2, want a key of 8")
+  check("keys = 'keys'", dir .. "/keys")
+  files.write(dir .. "/keys", "a-long-key alice\n")
+  check("keys = 'keys'", ": fine")
+  check("keys = 'keys', tls = { cert = 'keys', key = 'k' }", dir .. "/keys: not a PEM file")
+  check("chat_template = 't.jinja'", dir .. "/t.jinja: No such file")
+  check("pools = { all = { kv = 'fp8', kv_scales = 's.json' } }", dir .. "/s.json: No such file")
+  check("pools = { all = { kv = 'fp8' } }", "an fp8 cache with a scale per tensor has no scales")
+  check("pools = { all = { kv = 'fp8', kv_scale = 'token' } }", ": fine")
+  check("policy = 'p.lua'", "no policy '" .. dir .. "/p.lua'")
+  -- the pool that it names is the one that is served
+  files.write(dir .. "/r.lua", files.read "recipes/llama.lua":gsub("pools = (%b{})", function(t)
+    return "pools = { a = pl.pool { batch = 3, weights = { rest = 'stored' } }, " .. t:match "^{(.*)}$":gsub("all =", "z =") .. " }"
+  end) .. "")
+  check("recipe = 'r.lua', pools = { a = { queue = 9 } }", "pool 'a', bf16 cache, 3 requests")
+  check("recipe = 'r.lua', pools = { z = { queue = 9 } }", "pool 'z', bf16 cache, 16 requests")
+  check("recipe = 'r.lua', pools = { y = { queue = 9 } }", "recipe.pools has no 'y'")
+  check("recipe = 'r.lua', pools = { z = {}, a = {} }", "pools: a, z: one pool is served by a process")
+  os.execute("rm -r " .. dir)
+end
+
 -- a server: options over the file, tiers and integrity in the engine, reload by SIGHUP
 local client = dofile "tests/http_client.lua"
 local dir = os.tmpname()
@@ -155,6 +197,14 @@ ok(log_says "reload: needs a restart: name", "restart")
 eq(ask "policy().name".value, "decode_first", "another policy")
 eq(post "first-key-1", 401, "a key that is gone")
 eq(post "other-key-2", 200, "a new key")
+-- what attach set gives way to what the file says, and this is told
+local own = "return function(s) for r in s:running() do s:decode(r) end for r in s:waiting() do s:prefill(r, r.left) end end"
+eq(ask(("set_policy(%q)"):format(own)).ok, true, "a policy by attach")
+eq(ask "policy().name".value, "attached", "its name")
+local told = ask "reload()".value
+eq(told and told[1]:match "policy: [^\n]*", "policy: attached, which attach set, gives way to decode_first", "reload says so")
+eq(ask "policy().name".value, "decode_first", "the file's policy")
+ok(not table.concat(ask "reload()".value, " "):find "attach", "and only once")
 file "policy = 'fare'"
 local r = ask "reload()"
 ok(not r.ok and r.error:find("reload: nothing has changed", 1, true) and r.error:find("did you mean 'fair'", 1, true),

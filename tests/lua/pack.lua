@@ -115,11 +115,43 @@ verdict(e:find("version 9, this perilune reads version 1", 1, true)
 write(bad, file:sub(1, 4096 + 100) .. string.char((file:byte(4097 + 100) + 1) % 256) .. file:sub(4096 + 102))
 code, text = sh("%s/perilune check %s", build, bad)
 verdict(code == 1 and text:find "is damaged: its digest does not match", "check finds damage: " .. text)
+write(bad, file:sub(1, 4095) .. "\1" .. file:sub(4097))
+code, text = sh("%s/perilune check %s", build, bad)
+verdict(code == 1 and text:find "byte 4095, between the tensors, is damaged", "check finds damage between: " .. text)
 for _, cut in ipairs { 0, 7, 8, 60, 71, 500, #file - 1 } do
   write(bad, file:sub(1, cut))
   e = raised(checkpoint.open, bad)
   verdict(#e > 0 and not e:find "traceback", "cut off at " .. cut .. ": " .. e)
 end
+
+-- A template that is wrong leaves no file mapped.
+os.execute(("cp -r tests/data/tiny-llama %s/t.hf"):format(dir))
+for k, template in ipairs { "{% if %}", "{{ raise_exception('no') }}" } do
+  write(dir .. "/t.hf/chat_template.jinja", template)
+  local t = ("%s/t%d.perilune"):format(dir, k)
+  pack.write(dir .. "/t.hf", { out = t })
+  collectgarbage()
+  collectgarbage "stop"
+  verdict(raised(require("pl.chat").open, t) ~= "", "a template that is wrong")
+  local maps = io.open "/proc/self/maps"
+  verdict(not maps:read "*a":find(t, 1, true), "a template that is wrong: the file is closed")
+  maps:close()
+  collectgarbage "restart"
+end
+write(dir .. "/t.hf/tokenizer_config.json", "[]")
+pack.write(dir .. "/t.hf", { out = dir .. "/t3.perilune" })
+collectgarbage()
+collectgarbage "stop"
+verdict(raised(require("pl.chat").open, dir .. "/t3.perilune"):find "not a JSON object", "a config that is wrong")
+local maps = io.open "/proc/self/maps"
+verdict(not maps:read "*a":find(dir .. "/t3.perilune", 1, true), "a config that is wrong: the file is closed")
+maps:close()
+collectgarbage "restart"
+
+-- Killed while it writes: nothing is left.
+os.execute(("%s/perilune pack tests/data/tiny-llama -o %s/killed.perilune & p=$!; sleep 0.05; kill -9 $p"):format(build,
+  dir))
+verdict(io.popen("ls " .. dir .. " | grep killed.perilune."):read "*a" == "", "a pack that was killed leaves nothing")
 
 -- What cannot be written, and leaves nothing.
 for _, case in ipairs {

@@ -13,22 +13,39 @@ local function packed(path)
   local m = require("pl.model").open(path)
   require("pl.load").run(m.fitted, m.trace, m.pool, m.checkpoint, dev)
   local n, bytes = require("pl.pack").verify(m.checkpoint)
+  m:close()
   print(("%s: recipe '%s', %d tensors, %s, as they were written: fine"):format(path, m.name, n,
     require("pl.plan").size(bytes)))
   return 0
 end
 
--- A deployment file: its fields, the model's metadata, the policy.
+local function text_of(path)
+  local file = require "pl.file"
+  local text, why = file.read(path, file.recipe)
+  if not text then error(require("pl.err").new(why), 0) end
+  return text
+end
+
+-- A deployment file: its fields, the model's metadata, and the files that it names.
 local function deployment(path)
-  local deploy = require "pl.deploy"
+  local deploy, abi = require "pl.deploy", require "pl.abi"
   local s = deploy.settings(deploy.read(path))
   local m = require("pl.model").open(s.model, s.load)
-  if s.pool and not m.recipe.pools[s.pool] then
-    error(require("pl.err").new(("pools.%s: recipe '%s' has no such pool"):format(s.pool, m.name)), 0)
+  m:check_scales()
+  if s.keys then
+    local keys = text_of(s.keys)
+    abi.check(abi.C.pl_http_keys(nil, keys, #keys, abi.err), { s.keys })
   end
+  for _, pem in ipairs(s.tls and { s.tls.cert, s.tls.key } or {}) do
+    if not text_of(pem):find "%-%-%-%-%-BEGIN " then
+      error(require("pl.err").new(pem .. ": not a PEM file: no '-----BEGIN'"), 0)
+    end
+  end
+  if s.chat_template then require("pl.chat").open(s.chat_template) end
   if s.policy then require("pl.policy").load(s.policy) end
   print(("%s: recipe '%s', pool '%s', %s cache, %d requests a step, policy %s, port %d: fine"):format(path, m.name,
     m.pool.name, m.pool.kv, m.pool.batch, s.policy or "of the recipe", s.http.port))
+  m.checkpoint:close()
   return 0
 end
 
