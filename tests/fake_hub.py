@@ -44,6 +44,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return self.answer(302, Location=self.path)
         if mode == "elsewhere":
             return self.answer(302, Location="file:///etc/passwd")
+        if mode in ("401", "403", "404", "410"):
+            return self.answer(int(mode), b'{"error": "not for you"}')
         if mode == "busy" and n < 3:
             return self.answer(503, b'{"error": "come back"}')
         if mode == "liar":

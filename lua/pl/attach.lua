@@ -39,8 +39,11 @@ local function plain(v, left, depth)
   for key, x in next, v do
     if left.n <= 0 or left.bytes < 0 then break end
     count = count + 1
-    if is_list then out[key] = plain(x, left, depth + 1) else out[tostring(key):sub(1, 200)] = plain(x, left, depth + 1)
+    local shown = key
+    if not is_list then -- a table's own __tostring would run without a budget
+      shown = type(key) == "table" and "<table>" or tostring(key):sub(1, 200)
     end
+    out[shown] = plain(x, left, depth + 1)
   end
   if not is_list then return out end
   local list = {}
@@ -210,6 +213,7 @@ local function environment(s, box, run)
     if type(p) == "function" then
       return function()
         engine:take_policy(p, box, "a function")
+        s.attached = true
         return "policy: a function"
       end
     end
@@ -219,6 +223,7 @@ local function environment(s, box, run)
       local f, own = (is_text and policy.load_text or policy.load)(p, is_text and "attached" or POLICY_LIMITS,
         is_text and POLICY_LIMITS or nil)
       engine:take_policy(f, own, is_text and "attached" or p)
+      s.attached = true
       return "policy: " .. engine.policy_name
     end
   end)

@@ -5,6 +5,7 @@ local M = {}
 
 local verbs = { "run", "chat", "serve", "attach", "score", "tokenize", "render", "check", "plan", "calibrate",
   "simulate", "bench", "pack", "pull" }
+local may_be_empty = { prompt = true, system = true, ids = true, eval = true } -- of the arguments of verbs
 local repl_words = { ["-e"] = true }
 M.INTERRUPTED = 130 -- as a shell says it: 128 and the number of the signal
 local tries = "perilune --help" -- what a wrong call is told
@@ -40,6 +41,9 @@ local function run_verb(verb, args)
     io.stderr:write(p:get_usage(), "\n\nperilune: ", tostring(o), "\n")
     return 2
   end
+  for key, v in pairs(o) do
+    if v == "" and not may_be_empty[key] then M.usage(("%s: an empty text"):format((key:gsub("_", "-")))) end
+  end
   return verb.run(o) or 0
 end
 
@@ -73,7 +77,7 @@ function M.main()
     return err.from(e)
   end)
   if ok then return code end
-  io.stderr:write("perilune: ", tostring(e), "\n")
+  io.stderr:write("perilune: ", err.text(e), "\n")
   if type(e) == "table" and rawget(e, "usage") then
     io.stderr:write("try: ", tries, "\n")
     return 2

@@ -13,7 +13,37 @@ M.null = setmetatable({}, { __tostring = function() return "null" end })
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t",
   ["\b"] = "\\b", ["\f"] = "\\f" }
+
+-- Characters of UTF-8 as the standard defines it: no surrogates, no overlong forms.
+local sequences = { "^[%z\1-\127]+()", "^[\194-\223][\128-\191]()", "^\224[\160-\191][\128-\191]()",
+  "^[\225-\236\238\239][\128-\191][\128-\191]()", "^\237[\128-\159][\128-\191]()",
+  "^\240[\144-\191][\128-\191][\128-\191]()", "^[\241-\243][\128-\191][\128-\191][\128-\191]()",
+  "^\244[\128-\143][\128-\191][\128-\191]()" }
+local function next_of(s, at)
+  for i = 1, #sequences do
+    local after = s:match(sequences[i], at)
+    if after then return after end
+  end
+end
+
+--- A text with U+FFFD for each byte that is no part of a character: what is written as JSON is UTF-8.
+function M.utf8(s)
+  if not s:find "[\128-\255]" then return s end
+  local out, from, at = {}, 1, 1
+  while at <= #s do
+    local after = next_of(s, at)
+    if not after then
+      out[#out + 1], out[#out + 2] = s:sub(from, at - 1), "\239\191\189"
+      from, after = at + 1, at + 1
+    end
+    at = after
+  end
+  if #out == 0 then return s end
+  return table.concat(out) .. s:sub(from)
+end
+
 local function quote(s)
+  s = M.utf8(s)
   return '"' .. s:gsub('[%c"\\\127]', function(c) return escapes[c] or ("\\u%04x"):format(c:byte()) end)
     .. '"'
 end
@@ -74,6 +104,6 @@ function M.decode(text)
 end
 
 arg.functions("json", M, { list = { "t", "table" }, raw = { "text", "string" }, encode = { "v", arg.any },
-  decode = { "text", "string" } })
+  utf8 = { "s", "string" }, decode = { "text", "string" } })
 
 return M

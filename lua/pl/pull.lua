@@ -153,6 +153,11 @@ local function pause(s)
   end
 end
 
+-- What libcurl says that will not be otherwise a moment later: a protocol or address that it does not take, too many
+-- redirects, certificates.
+local hopeless = { [1] = true, [3] = true, [4] = true, [47] = true, [51] = true, [58] = true, [59] = true, [60] = true,
+  [77] = true, [83] = true, [90] = true, [91] = true }
+
 -- One try: appends to the part what comes. Returns nil when all is there; else why it broke off, and whether another
 -- try makes no sense.
 local function fetch(c, o, f, url, part)
@@ -183,7 +188,7 @@ local function fetch(c, o, f, url, part)
       end
       return not why
     elseif v.kind == "end" then
-      if v.status ~= 0 then why = v.data end
+      if v.status ~= 0 then why, final = v.data, hopeless[v.status] end
       return
     elseif not out then
       if #parts < 16 then parts[#parts + 1] = v.data end
@@ -212,7 +217,9 @@ local function fetch(c, o, f, url, part)
     return "the server does not have that part"
   end
   if not out then
-    return client.problem(status or 0, table.concat(parts)), status ~= 429 and (status or 0) < 500 and status ~= 408
+    local text = client.problem(status or 0, table.concat(parts))
+    if status == 401 or status == 403 then text = text .. " (wants a token that may read it: --token-file)" end
+    return text, status ~= 429 and (status or 0) < 500 and status ~= 408
   end
   return have < f.size and ("%d of %d bytes"):format(have, f.size) or nil
 end

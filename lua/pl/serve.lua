@@ -248,7 +248,7 @@ end
 --- Reads the deployment file, the keys and the policy again: what can change does, what cannot is named; what is wrong
 --- changes nothing. Returns what has happened, a line each; raises where nothing has.
 function Server:reload()
-  local old, new, said, stay = self.o, self.o, {}, {}
+  local old, new, said, stay, attached = self.o, self.o, {}, {}, nil
   local ok, e = pcall(function()
     local fresh = old.reread and old.reread() or old
     for _, k in ipairs { "keys", "policy" } do -- gone from the file: a server does not become open like that
@@ -261,7 +261,15 @@ function Server:reload()
     local policy = fresh.policy and { require("pl.policy").load(fresh.policy, RELOAD) }
     self:read_keys(fresh.keys)
     if fresh.access_log ~= old.access_log then M.log_to(old.http, fresh.access_log) end
-    if policy then self.engine_model.engine:take_policy(policy[1], policy[2], fresh.policy) end
+    local engine = self.engine_model.engine
+    if self.attached then
+      attached = ("reload: policy: %s, which attach set, "):format(engine.policy_name)
+        .. (policy and ("gives way to %s"):format(fresh.policy) or "stays, as none is named")
+    end
+    if policy then
+      engine:take_policy(policy[1], policy[2], fresh.policy)
+      self.attached = nil
+    end
     new = fresh
   end)
   if not ok then error(err.new(("reload: nothing has changed: %s"):format(tostring(e))), 0) end
@@ -271,6 +279,7 @@ function Server:reload()
   local shares = self.engine_model.engine.shares
   for number, name in pairs(self.tenant_names) do shares[number] = ((old.tenants or {})[name] or {}).share end
   if old.keys then said[1] = "keys: read again" end
+  said[#said + 1] = attached
   if #now > 0 then said[#said + 1] = "reload: changed: " .. table.concat(now, " ") end
   if #later > 0 then said[#said + 1] = "reload: needs a restart: " .. table.concat(later, " ") end
   if #said == 0 then said[1] = "reload: nothing is new" end

@@ -133,6 +133,7 @@ local hostile = { "while true do end", "repeat until pcall(error)", "local s = '
   "local t = {} t.t = t return t", "local t = {} for i = 1, 1e5 do t[i] = i end return t", "error {}", "error()",
   "return ...", "}{", "\0\1\2", "--[[", "('('):rep(1e5)", "requests().x.y", "pages(-1)", "pages('x')", "pages(2^53)",
   "io.open '/etc/passwd'", "require 'ffi'", "load 'x'", "print(('x'):rep(1e6)) " .. ("print(1) "):rep(1000),
+  "return { [setmetatable({}, { __tostring = function() while true do end end })] = 1 }",
   ("("):rep(10000), "return " .. ("{"):rep(1000) .. ("}"):rep(1000) }
 for _, text in ipairs(hostile) do
   for _, as_json in ipairs { true, false } do
@@ -225,13 +226,14 @@ local function write(text)
   f:close()
 end
 write "return function(s)\n  for r in s:running() do s:decode(r) end\n  for r in s:waiting() do s:prefill(r, math.min(r.left, s.tokens.left)) end\nend"
-ok(run("--policy " .. policy):find "want `perilune attach %-%-write`\n1\n$", "--policy without --write")
+ok(run("--policy " .. policy):find "%-%-policy: wants %-%-write\n.*\n2\n$", "--policy without --write")
 eq(ask "policy().name".value, "decode_first", "nothing has changed")
 local failures = ask "policy().failures".value
 ok(run("--write --policy " .. policy):find "^policy: .*\n0\n$", "--policy")
 ok(ask "policy().name".value ~= "decode_first", "another policy: " .. tostring(ask "policy().name".value))
 client.call(s.port, "POST", "/v1/completions", BODY)
 eq(ask "policy().failures".value, failures, "it works")
+ok(change "reload()".value[1]:find("policy: attached, which attach set, stays, as none is named", 1, true), "a reload tells of it")
 local name = ask "policy().name".value
 write "return function(s"
 ok(run("--write --policy " .. policy):find "\n1\n$", "--policy: no Lua")

@@ -241,6 +241,25 @@ do
   has(notes, "an event that is not JSON", "an event that is not JSON")
 end
 
+-- JSON is UTF-8, whatever a server sends
+do
+  local c = start(url .. " --json", "one\n")
+  local s = take()
+  s:send(STREAM .. 'data: {"choices":[{"delta":{"content":"a\255\192\175\237\160\128 \195\182\240\159\166"}}]}\n\ndata: [DONE]\n\n')
+  s:close()
+  local code, out = c.wait()
+  local R = "\239\191\189"
+  eq(code, 0, "not UTF-8: exit")
+  has(out, '"text":"a' .. R:rep(6) .. " \195\182" .. R:rep(3) .. '"', "not UTF-8: the line is")
+  local json = require "pl.json"
+  for text, want in pairs { [""] = "", abc = "abc", ["\195\182"] = "\195\182", ["\195"] = R, ["\128x\128"] = R .. "x" .. R,
+    ["\224\128\128"] = R:rep(3), ["\224\160\128"] = "\224\160\128", ["\244\144\128\128"] = R:rep(4),
+    ["\244\143\191\191"] = "\244\143\191\191", ["\240\143\191\191"] = R:rep(4), ["\238\128\128"] = "\238\128\128",
+    ["\239\191\191\255"] = "\239\191\191" .. R, ["a\0\195\40"] = "a\0" .. R .. "(" } do
+    eq(json.utf8(text), want, ("UTF-8 of %q"):format(text))
+  end
+end
+
 -- a terminal
 local home = os.tmpname()
 os.remove(home)

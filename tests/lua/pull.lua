@@ -81,8 +81,21 @@ right("relative", "--token-file " .. token)
 ok(read(dir .. "/log"):find("relative cdn %- Bearer hf_secret\n"), "the hub gets it behind a redirect of its own")
 wrong("loop", "redirects")
 local _, turns = asked "loop":gsub("%S+", "")
-ok(turns == 5 * 11, "each of five tries ends after ten redirects: " .. turns)
+ok(turns == 11, "one try, which ends after ten redirects: " .. turns)
 wrong("elsewhere", "not supported or disabled")
+-- what will not be otherwise the next time is told at once
+for mode, want in pairs { ["401"] = "401: not for you (wants a token that may read it: --token-file)",
+  ["403"] = "(wants a token", ["404"] = "m-Q4_K_M.gguf: status 404: not for you", ["410"] = "status 410" } do
+  wrong(mode, want)
+  ok(asked(mode) == "-", mode .. ": one try: " .. asked(mode))
+end
+ok(asked "elsewhere" == "-", "elsewhere: one try: " .. asked "elsewhere")
+do
+  local text, code = shell(("ulimit -f 100; %s pull a/b --hub http://127.0.0.1:%s/full --dir %s/full")
+    :format(perilune, port, dir))
+  ok(code == 1 and text:find("File too large", 1, true), "a full disk: " .. text)
+  ok(asked "full" == "-", "a full disk: one try: " .. asked "full")
+end
 
 -- a second start goes on from the first one's part, and does not trust it
 os.execute("mkdir -p " .. file_of("resume", ""))
@@ -96,6 +109,7 @@ right "resume"
 
 wrong("once", "sha256")
 wrong("rotten", "sha256")
+ok(asked "rotten" == "-", "rotten: what was fetched as a whole is not fetched again: " .. asked "rotten")
 wrong("liar", "300001 bytes in the answer, 300000 in the hub's list")
 wrong("forever", "more than the 300000 bytes")
 wrong("wrongpart", "another part")

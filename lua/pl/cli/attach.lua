@@ -6,7 +6,7 @@ local M = { name = "attach", takes = "[SOCKET]", about = "look into a running se
 
 function M.options(p)
   p:argument("socket", "Its socket (the server prints the path), or its deployment file. Default: by --port."):args "?"
-  p:option("--port", "The server's port."):convert(common.whole(1, 65535)):default "8080":argname "N"
+  p:option("--port", "The server's port. Default: 8080."):convert(common.whole(1, 65535)):argname "N"
   p:flag("--write", "Changes are allowed: policy, pause, drain, cancel, reload.")
   p:option("--eval", "Run this text, print what it returns, and leave."):argname "TEXT"
   p:option("--policy", "Replace the policy by this file's text, and leave; with --write."):argname "FILE"
@@ -19,11 +19,12 @@ local function path_of(o)
     local s = require("pl.deploy").settings(require("pl.deploy").read(o.socket))
     return s.socket or attach.path(s.http.port, s.dir)
   end
+  local port = o.port or 8080
   for _, beside in ipairs { false, "." } do
-    local path = attach.path(o.port, beside or nil)
+    local path = attach.path(port, beside or nil)
     if os.rename(path, path) then return path end -- it is there
   end
-  return attach.path(o.port)
+  return attach.path(port)
 end
 
 -- Shows an answer; returns the exit code.
@@ -47,6 +48,9 @@ local function lines(prompt)
 end
 
 function M.run(o)
+  common.only(o, not o.socket, "the socket is given already", { "port" })
+  common.only(o, o.write, "wants --write", { "policy" })
+  common.only(o, not o.policy, "want one of --eval and --policy", { "eval" })
   local c = attach.connect(path_of(o), o.write)
   if o.policy then
     local text, why = files.read(o.policy, files.recipe)

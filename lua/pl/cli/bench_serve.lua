@@ -10,33 +10,20 @@ local rows = {
   { "--tenants", "tenants", "Tenants; the k-th sends 1/k as much as the first.", 1, "N", true },
   { "--prefixes", "prefixes", "Common texts that prompts begin with.", 1, "N", true },
   { "--prefix-tokens", "prefix_tokens", "Tokens of a common text.", 0, "N", true },
-  { "--prefix-share", "prefix_share", "Share of the prompts that begin with one.", 0, "P" },
+  { "--prefix-share", "prefix_share", "Share of the prompts that begin with one.", 0, "P", false, 1 },
   { "--seed", "seed", "The same seed gives the same requests.", 0, "S", true },
 }
 
--- Numbers with commas between them.
-local function several(one)
-  return function(s)
-    local list = {}
-    for part in (s .. ","):gmatch "([^,]*)," do
-      local n, why = one(part)
-      if not n then return nil, why end
-      list[#list + 1] = n
-    end
-    return list
-  end
-end
-
 function M.options(p)
-  common.compute(p):args "?"
+  common.compute(p, true):args "?"
   common.tiers(p)
   local bench = require "pl.bench"
   for _, r in ipairs(rows) do
     p:option(r[1], ("%s Default: %g."):format(r[3], bench.defaults[r[2]])):target(r[2])
-      :convert(r[6] and common.whole(r[4]) or common.number(r[4], 1e9)):argname(r[5])
+      :convert(r[6] and common.whole(r[4]) or common.number(r[4], r[7] or 1e9)):argname(r[5])
   end
-  p:option("--lengths", "Distribution of lengths."):choices { "exponential", "lognormal", "uniform", "fixed" }
-    :default "fixed"
+  p:option("--lengths", "Distribution of lengths. Default: fixed.")
+    :choices { "exponential", "lognormal", "uniform", "fixed" }
   p:option("--policy", "decode_first, fair, deadline, longest_prefix_first, or a file. Default: the recipe's.")
     :argname "NAME|FILE"
   p:option("--batch", "Requests of one step."):convert(common.whole(1)):argname "N"
@@ -48,31 +35,37 @@ function M.options(p)
   p:option("--queue", "Requests that may wait; more are refused. Default: all."):convert(common.whole(0)):argname "N"
   p:flag("--no-prefix-cache", "Do not keep pages for prompts that begin alike.")
   p:option("--rate", "Requests a second (Poisson); 0: all at once, or as --concurrency allows. Default: 0."
-    .. " With --url: several, with commas, one run each."):convert(several(common.number(0, 1e9))):argname "R[,R...]"
+    .. " With --url: several, with commas, one run each."):convert(common.list(common.number(0, 1e9)))
+    :argname "R[,R...]"
   p:option("--url", "A server, in place of a model: http://HOST:PORT."):argname "URL"
   p:option("--clients", "With --url: so many requests at a time, or several such numbers, one run each. Default: 1, or"
-    .. " with --rate no limit."):convert(several(common.whole(1, 10000))):argname "N[,N...]"
-  p:option("--api", "With --url: which of its interfaces."):choices { "chat", "completions" }:default "chat"
+    .. " with --rate no limit."):convert(common.list(common.whole(1, 10000))):argname "N[,N...]"
+  p:option("--api", "With --url: which of its interfaces. Default: chat."):choices { "chat", "completions" }
   p:option("--name", "With --url: the model's name. Default: the first that the server has."):argname "NAME"
   p:option("--key-file", "With --url: the API key is in this file."):argname "FILE"
   p:option("--requests-file", "With --url: a JSON object a line, with prompt, messages or input (tokens, made up), and"
     .. " output (tokens)."):argname "FILE"
-  p:option("--prompts", "With --url: what prompts are made of; ids want --api completions."):choices { "words", "ids" }
-    :default "words"
-  p:option("--vocab", "With --url and --prompts ids: ids are below N."):convert(common.whole(1)):default "1000"
+  p:option("--prompts", "With --url: what prompts are made of; ids want --api completions. Default: words.")
+    :choices { "words", "ids" }
+  p:option("--vocab", "With --url and --prompts ids: ids are below N. Default: 1000."):convert(common.whole(1))
     :argname "N"
-  p:option("--temperature", "With --url: 0 = always the likeliest token."):convert(common.number(0, 100)):default "0"
-    :argname "T"
+  p:option("--temperature", "With --url: 0 = always the likeliest token. Default: 0.")
+    :convert(common.number(0, 100)):argname "T"
   p:flag("--ignore-eos", "With --url: ask for answers of full length, where the server knows the field.")
   p:option("--svg", "With --url: draw throughput and latencies against load."):argname "FILE"
   common.prof(p)
   common.json(p)
 end
 
+local of_servers = { "clients", "api", "name", "key_file", "requests_file", "prompts", "vocab", "temperature",
+  "ignore_eos", "svg" }
+local of_engines = { "concurrency", "tenants", "prefixes", "prefix_tokens", "prefix_share", "policy", "batch",
+  "step_tokens", "chunk", "context", "cache_bytes", "queue", "no_prefix_cache", "prof", unpack(common.of_models) }
+
 -- A load on a server: one run for each rate, or each number of clients.
 local function remote(o, run)
   local bench, url = require "pl.bench", require "pl.bench.url"
-  if o.prompts == "ids" and o.api == "chat" then cli.usage "--prompts ids wants --api completions" end
+  if o.prompts == "ids" and o.api ~= "completions" then cli.usage "--prompts ids wants --api completions" end
   local rates, clients = o.rate or { 0 }, o.clients or { o.rate and 0 or 1 }
   if #rates > 1 and #clients > 1 then cli.usage "want one of --rate and --clients, not both, with several numbers" end
   local list, failed = {}, 0
@@ -105,6 +98,10 @@ function M.run(o)
   local run = { lengths = o.lengths }
   for _, r in ipairs(rows) do run[r[2]] = o[r[2]] end
   if (o.url == nil) == (o.model == nil) then cli.usage "want one of MODEL and --url" end
+  common.only(o, o.url, "wants --url", of_servers)
+  common.only(o, not o.url, "wants MODEL, not --url", of_engines)
+  common.only(o, o.prompts == "ids", "wants --prompts ids", { "vocab" })
+  common.only(o, (o.prefix_share or 0) > 0, "wants --prefix-share above 0", { "prefixes", "prefix_tokens" })
   if o.url then return remote(o, run) end
   if o.rate and #o.rate > 1 then cli.usage "several rates want --url" end
   run.rate = o.rate and o.rate[1]

@@ -3,7 +3,7 @@ local common = require "pl.cli.common"
 local M = { name = "calibrate", takes = "MODEL", about = "scales of an fp8 cache, from a text" }
 
 function M.options(p)
-  common.compute(p)
+  common.compute(p, false, true) -- what is measured is in f32
   common.prompt(p)
   p:option("--window", "Tokens of the text that are run as one sequence. Default: the model's context, at most 2048.")
     :convert(common.whole(2)):argname "N"

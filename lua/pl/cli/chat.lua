@@ -16,7 +16,7 @@ function M.options(p)
     :convert(common.whole(1)):argname "N"
   p:option("--max-tokens", "Of an answer, at most. Default: what the context has room for."):convert(common.whole(1))
     :argname "N"
-  common.sampling(p, true)
+  common.sampling(p)
   p:flag("--json", "A line of JSON for each turn: text, finish_reason, counts of tokens; or error.")
   p:epilog(M.help .. [[
 
@@ -134,6 +134,10 @@ end
 
 function M.run(o)
   if (o.url == nil) == (o.model == nil) then cli.usage "want one of MODEL and --url" end
+  common.only(o, o.url, "wants --url", { "name", "key_file" })
+  common.only(o, o.model, "wants MODEL", common.of_models)
+  common.only(o, o.model, "wants MODEL", { "context" })
+  if o.model then common.only_drawn(o) end
   local of = common.sampling_of(o, { system = o.system, max_tokens = o.max_tokens })
   local m
   if o.url then

@@ -57,19 +57,20 @@ function M.tiers(p)
 end
 
 --- Options of every verb that opens a model.
-function M.model(p)
+function M.model(p, no_act)
   local model = p:argument("model", "A GGUF file, a Hugging Face directory, a packed file (FILE.perilune), or a recipe"
     .. " (FILE.lua) with --weights.")
   p:option("--recipe", "The recipe to use: a file, or one of perilune's own. Default: by the metadata.")
     :argname "FILE"
   p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"
-  M.act(p)
+  if not no_act then M.act(p) end
   return model
 end
 
---- Options of every verb that computes; bare: without defaults, so that it is known what was given.
-function M.compute(p, bare)
-  local model = M.model(p)
+--- Options of every verb that computes; bare: without defaults, so that it is known what was given; no_act: without
+--- those of formats.
+function M.compute(p, bare, no_act)
+  local model = M.model(p, no_act)
   local threads = p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):argname "N"
   local path = p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(M.paths)
   if not bare then
@@ -85,20 +86,17 @@ function M.prompt(p)
   p:option("--ids", "Token ids in place of a text: 1,2,3."):argname "IDS"
 end
 
---- How the next token is drawn; bare: without defaults.
+--- How the next token is drawn; without a word, the likeliest one.
 local draws = {
-  { "--temperature", "0 = always the likeliest token.", M.number(0, 100), "0", "T" },
-  { "--top-p", "Only the likeliest tokens that make up P together.", M.number(1e-6, 1), "1", "P" },
-  { "--min-p", "Only tokens at least P times as likely as the likeliest.", M.number(0, 1), "0", "P" },
-  { "--top-k", "Only the K likeliest tokens; 0 = all.", whole(0), "0", "K" },
-  { "--repetition-penalty", "Above 1: seen tokens are less likely.", M.number(0.01, 100), "1", "X" },
-  { "--seed", "The same seed gives the same text.", whole(0), "0", "S" },
+  { "--temperature", "0 = always the likeliest token.", M.number(0, 100), "T" },
+  { "--top-p", "Only the likeliest tokens that make up P together.", M.number(1e-6, 1), "P" },
+  { "--min-p", "Only tokens at least P times as likely as the likeliest.", M.number(0, 1), "P" },
+  { "--top-k", "Only the K likeliest tokens; 0 = all.", whole(0), "K" },
+  { "--repetition-penalty", "Above 1: seen tokens are less likely.", M.number(0.01, 100), "X" },
+  { "--seed", "The same seed gives the same text.", whole(0), "S" },
 }
-function M.sampling(p, bare)
-  for _, d in ipairs(draws) do
-    local option = p:option(d[1], d[2]):convert(d[3]):argname(d[5])
-    if not bare then option:default(d[4]) end
-  end
+function M.sampling(p)
+  for _, d in ipairs(draws) do p:option(d[1], d[2]):convert(d[3]):argname(d[4]) end
 end
 --- Those that were given, in `into`.
 function M.sampling_of(o, into)
@@ -121,6 +119,27 @@ function M.end_prof(o, m)
 end
 
 function M.json(p) p:flag("--json", "Print one JSON object.") end
+
+--- A wrong call where one of these options was given (names, or { "--in", "input" }: as it is written, and where its
+--- value is) and `fits` does not hold, so that it would do nothing. The option must have no default.
+function M.only(o, fits, why, names)
+  for _, name in ipairs(fits and {} or names) do
+    local written, at = name, name
+    if type(name) == "table" then written, at = name[1], name[2] end
+    if o[at] ~= nil then
+      cli.usage(("%s: %s"):format(written:find "^%-%-" and written or "--" .. written:gsub("_", "-"), why))
+    end
+  end
+end
+
+--- Options of M.compute without a use where no model is opened.
+M.of_models = { "recipe", "weights", "kv", "kv_scale", "kv_scales", "act", "threads", "path", "host_cache_bytes",
+  "disk_cache", "disk_cache_bytes" }
+
+--- Options that choose among tokens, where the likeliest one is always taken.
+function M.only_drawn(o)
+  M.only(o, (o.temperature or 0) > 0, "wants --temperature above 0", { "top_p", "min_p", "top_k", "seed" })
+end
 
 --- Arguments for pl.model.open.
 function M.load_options(o, more)

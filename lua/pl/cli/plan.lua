@@ -34,18 +34,21 @@ function M.run(o)
     over.context = o.context
   end
   if not set and (o.model:find "%.lua$" or require("pl.recipes.text")[o.model]) and not o.weights then
+    common.only(o, false, "the model is a recipe itself", { "recipe" })
     local r = recipe.load(o.model)
     local m = recipe.fit(r)
     local names = err.names(r.pools)
     table.sort(names)
     for i, name in ipairs(names) do
       local t, pool = recipe.trace(m, name, over)
+      if pool.kv_scales then require("pl.cache").scales_of(m.cache, pool, false) end
       all[i] = plan.figures(m, t, pool, nil, o.context)
     end
   else
     over.recipe, over.weights = o.recipe, o.weights
     local m = require("pl.model").open(o.model, over)
     m.context = o.context
+    if m.pool.kv_scales then m:check_scales() end
     all[1] = m:plan()
   end
   if o.json then

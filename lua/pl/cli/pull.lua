@@ -8,11 +8,11 @@ function M.options(p)
   p:option("--dir", "Where models go, in a folder of their name. Default: perilune's folder in the cache.")
     :argname "DIR"
   p:option("--hub", "A mirror. Default: HF_ENDPOINT, or the hub itself."):argname "URL"
-  p:option("--revision", "A branch, tag or commit.", "main"):argname "REV"
+  p:option("--revision", "A branch, tag or commit. Default: main."):argname "REV"
   p:option("--token-file", "Read the token for models that want one from this file. Default: HF_TOKEN_PATH.")
     :argname "FILE"
-  p:option("--timeout", "Try again where nothing has come for so many seconds."):convert(common.whole(1, 3600))
-    :default "30":argname "S"
+  p:option("--timeout", "Try again where nothing has come for so many seconds. Default: 30.")
+    :convert(common.whole(1, 3600)):argname "S"
 end
 
 -- A bar on a terminal, five times a second at most.
@@ -36,12 +36,14 @@ end
 
 function M.run(o)
   local pull, client = require "pl.pull", require "pl.client"
+  common.only(o, not pull.demo[o.name], "of models of the hub, not of " .. o.name,
+    { "dir", "hub", "revision", "token_file", "timeout" })
   if pull.demo[o.name] then return pull.get_demo(o.name) end
   local token = o.token_file or os.getenv "HF_TOKEN_PATH"
   local hub = o.hub or os.getenv "HF_ENDPOINT"
   local progress, clear = bar()
   local path = pull.get(o.name, { dir = o.dir, hub = hub ~= "" and hub or nil, revision = o.revision,
-    token = token and token ~= "" and client.token(token) or nil, stall_s = o.timeout, progress = progress,
+    token = token and token ~= "" and client.token(token) or nil, stall_s = o.timeout or 30, progress = progress,
     say = function(text)
       clear()
       io.stderr:write("perilune: ", require("pl.err").printable(text), "\n")

@@ -30,6 +30,7 @@ local function probe(chat)
 end
 
 function M.run(o)
+  common.only(o, not o.probe, "not with --probe, which reads no conversation", { "prepare" })
   local template = require "pl.template"
   template.set_now(o.now)
   local chat = require("pl.chat").open(o.model, { name = o.name, any = true })

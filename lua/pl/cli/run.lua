@@ -25,6 +25,7 @@ end
 local function rate(n, s) return s > 0 and n / s or 0 end
 
 function M.run(o)
+  common.only_drawn(o)
   local prompt = common.prompt_of(o)
   local m = require("pl.model").open(o.model, common.load_options(o, { batch = 1 }))
   local ids, most = common.ids_of(m, prompt)

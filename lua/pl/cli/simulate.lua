@@ -37,8 +37,8 @@ function M.options(p)
     .. " prefix_tokens, deadline, priority."):argname "FILE"
   p:option("--policy", "decode_first, fair, deadline, longest_prefix_first, or a file that returns function(s).")
     :default "decode_first":argname "NAME|FILE"
-  p:option("--lengths", "Distribution of lengths."):choices { "exponential", "lognormal", "uniform", "fixed" }
-    :default "exponential"
+  p:option("--lengths", "Distribution of lengths. Default: exponential.")
+    :choices { "exponential", "lognormal", "uniform", "fixed" }
   p:flag("--no-prefix-cache", "Do not keep pages for prompts that begin alike.")
   for _, r in ipairs(rows) do
     local value = simulate.defaults[r[2]] or simulate.costs[r[2]]
@@ -49,7 +49,14 @@ function M.options(p)
   common.json(p)
 end
 
+local prefix = { { "--prefixes", "prefixes" }, { "--prefix-tokens", "prefix_tokens" } }
+local made = { "lengths", "requests", "rate", { "--in", "input" }, { "--out", "output" }, "tenants", "deadline", "seed",
+  "prefix_share", unpack(prefix) }
+
 function M.run(o)
+  common.only(o, not o.trace, "makes a trace, and one is given", made)
+  common.only(o, (o.prefix_share or 0) > 0, "wants --prefix-share above 0", prefix)
+  common.only(o, o.trace or (o.tenants or 1) > 1, "wants --tenants above 1", { "window" })
   local file, json = require "pl.file", require "pl.json"
   local run = { lengths = o.lengths, policy = o.policy, prefix_cache = not o.no_prefix_cache }
   for _, r in ipairs(rows) do run[r[2]] = o[r[2]] end

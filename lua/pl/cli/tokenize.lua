@@ -6,7 +6,7 @@ local M = { name = "tokenize", takes = "MODEL", about = "text to token ids, and 
 function M.options(p)
   p:argument("model", "A GGUF file, or a directory with tokenizer files.")
   p:flag("--lines", "A JSON string a line in, an array of ids a line out (with --decode: the other way).")
-  p:flag("--specials", "Names of special tokens in the text become those tokens (--decode writes them).")
+  p:flag("--specials", "Names of special tokens in the text become those tokens (--decode always writes them).")
   p:flag("--bos", "With the tokens that the model expects in front.")
   p:flag("--decode", "Ids in, text out.")
   common.json(p)
@@ -23,6 +23,8 @@ local function ids_of(text)
 end
 
 function M.run(o)
+  common.only(o, not o.decode, "not with --decode", { "specials", "bos" })
+  common.only(o, not o.lines, "--lines writes JSON anyway", { "json" })
   local tok = require("pl.tokenizer").open(o.model)
   local how = { specials = o.specials, bos = o.bos }
   local function one(text)
