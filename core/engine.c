@@ -84,7 +84,7 @@ int pl_engine_open(pl_engine **out, pl_prog *prog, pl_kv *kv, const pl_engine_op
     e->o.disk_cache = e->o.model = NULL; /* the caller's */
     e->o.max_rows = o->max_rows ? o->max_rows : o->max_requests;
     e->o.n_tenants = o->n_tenants ? o->n_tenants : 1;
-    e->prog = prog;
+    e->prog = pl_prog_keep(prog);
     e->kv = kv;
     const pl_tensor *hidden = prog ? pl_prog_hidden(prog) : NULL;
     if (hidden) e->width = (int32_t)hidden->dim[1];
@@ -115,6 +115,7 @@ void pl_engine_close(pl_engine *e)
     pl_tier_close(e->tier, FLUSH_S);
     pl_prefix_close(e->prefix);
     pl_prof_close(e->prof);
+    pl_prog_free(e->prog);
     free(e->req);
     free(e->slot);
     free(e->unused);

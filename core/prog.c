@@ -26,6 +26,7 @@ typedef struct call {
 } call;
 
 struct pl_prog {
+    int32_t refs;
     pl_dev *dev;
     pl_coll *coll;
     value *value;
@@ -42,6 +43,7 @@ int pl_prog_new(pl_prog **out, pl_dev *dev, pl_err *err)
 {
     pl_prog *p = calloc(1, sizeof *p);
     if (!p) return pl_fail(err, PL_ENOMEM, "program: no memory");
+    p->refs = 1;
     p->dev = pl_dev_keep(dev);
     p->hidden = -1;
     const int64_t inputs[] = {PL_DIM_T, PL_DIM_T, PL_DIM_R};
@@ -56,9 +58,15 @@ int pl_prog_new(pl_prog **out, pl_dev *dev, pl_err *err)
     return PL_OK;
 }
 
+pl_prog *pl_prog_keep(pl_prog *p)
+{
+    if (p) __atomic_add_fetch(&p->refs, 1, __ATOMIC_RELAXED);
+    return p;
+}
+
 void pl_prog_free(pl_prog *p)
 {
-    if (!p) return;
+    if (!p || __atomic_sub_fetch(&p->refs, 1, __ATOMIC_ACQ_REL) > 0) return;
     for (int32_t i = 0; i < p->n_values; i++)
         if (p->value[i].is_const) pl_tensor_release(&p->value[i].t);
     const pl_stream *s = p->dev ? &p->dev->stream : NULL;

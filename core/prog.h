@@ -19,6 +19,8 @@ typedef struct pl_op_info {
 
 const pl_op_info *pl_op(int32_t op); /* NULL if out of range */
 
+pl_prog *pl_prog_keep(pl_prog *p); /* for one more pl_prog_free; NULL stays NULL */
+
 /* pl_prog_run, with its parts and ops timed; prof NULL: as it is */
 int pl_prog_run_timed(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *result, pl_prof *prof, pl_err *err);
 /* The hidden states of the last run, [n_tokens, D], good as long as its result; NULL: none were set. */

@@ -1,11 +1,16 @@
 -- The C side: the only file that touches ffi. The text of core/pl.h, core/pl_serve.h and core/pl_ops.h is handed over
--- once, as it stands; the size of every struct is compared with what the C compiler made of it, so that a stale binary
--- stops here.
+-- once, as it stands but for one struct; the size of every struct is compared with what the C compiler made of it, so
+-- that a stale binary stops here.
 local ffi = require "ffi"
 local err = require "pl.err"
 local M = {}
 
 local header, ops = require "pl.h.text", require "pl.ops.text"
+-- The fields of a tensor have a bar in front of their names: a session that wrote one, or counted past the sizes, would
+-- compute with memory that is not the tensor's. pl.tensor shows copies under the plain names.
+header = header:gsub("(typedef struct pl_tensor )(%b{})", function(head, body)
+  return head .. body:gsub("([%l]+)([,;%[])", "_%1%2")
+end)
 ffi.cdef(header)
 ffi.cdef(ops)
 local C = ffi.C

@@ -66,6 +66,27 @@ function M.object(what, mt, closed)
   end
 end
 
+--- Put a check of the object, and no more, before every method of t.
+function M.guard(what, t, self)
+  for name, f in pairs(t) do
+    if type(f) == "function" then
+      t[name] = function(object, ...)
+        local bad = self(object)
+        if bad then err.raise(("%s: %s"):format(what, bad)) end
+        return f(object, ...)
+      end
+    end
+  end
+end
+
+--- The metatable of an object that was closed: another close() does nothing, anything else is an error.
+function M.closed(what)
+  return { __tostring = function() return "a closed " .. what end, __index = function(_, k)
+    if k ~= "close" then err.raise(("this %s is closed"):format(what)) end
+    return function() end
+  end }
+end
+
 --- Any value.
 function M.any() end
 

@@ -9,6 +9,7 @@ local M = {}
 local methods = {}
 local mt = { __metatable = false, __index = function(_, k)
   if methods[k] then return methods[k] end
+  if k == "ptr" then err.raise "this checkpoint is closed" end
   if type(k) == "string" then err.unknown("a checkpoint", k, err.names(methods)) end
 end }
 
@@ -97,6 +98,9 @@ end
 
 -- A checkpoint file -----------------------------------------------------------------------------------------
 
+local SAMPLE = 4096 -- bytes of a tensor that tell it from another
+local function hex(v) return ("%08x%08x"):format(tonumber(v / 2 ^ 32), tonumber(v % 2 ^ 32)) end
+
 local function open_c(path)
   local abi, tensor = require "pl.abi", require "pl.tensor"
   local C, e = abi.C, abi.err
@@ -105,28 +109,27 @@ local function open_c(path)
   if rc == C.PL_ESTALE then require("pl.pack").stale(path, abi.string(e.msg)) end
   abi.check(rc)
   local c = setmetatable({ path = path, ptr = abi.gc(out[0], C.pl_ckpt_close) }, mt)
-  local ptr = c.ptr
-  rawset(c, "format", C.pl_ckpt_kind(ptr) == C.PL_CKPT_GGUF and "gguf" or "hf") -- of a packed file: its source's
-  rawset(c, "packed", C.pl_ckpt_is_packed(ptr))
-  rawset(c, "bytes", tonumber(C.pl_ckpt_bytes(ptr)))
+  rawset(c, "format", C.pl_ckpt_kind(c.ptr) == C.PL_CKPT_GGUF and "gguf" or "hf") -- of a packed file: its source's
+  rawset(c, "packed", C.pl_ckpt_is_packed(c.ptr))
+  rawset(c, "bytes", tonumber(C.pl_ckpt_bytes(c.ptr)))
 
   local info, meta = abi.new "pl_ckpt_info", abi.new "pl_meta_info"
   local int, float, text, bytes = abi.new "int64_t[1]", abi.new "double[1]", abi.new "const char *[1]",
     abi.new "int64_t[1]"
   local function element(i, kind, k)
     if kind == C.PL_META_STRING then
-      abi.check(C.pl_ckpt_meta_string(ptr, i, k, text, bytes, e))
+      abi.check(C.pl_ckpt_meta_string(c.ptr, i, k, text, bytes, e))
       return abi.text(text[0], bytes[0])
     elseif kind == C.PL_META_FLOAT then
-      abi.check(C.pl_ckpt_meta_float(ptr, i, k, float, e))
+      abi.check(C.pl_ckpt_meta_float(c.ptr, i, k, float, e))
       return float[0]
     end
-    abi.check(C.pl_ckpt_meta_int(ptr, i, k, int, e))
+    abi.check(C.pl_ckpt_meta_int(c.ptr, i, k, int, e))
     if kind == C.PL_META_BOOL then return int[0] ~= 0 end
     return tonumber(int[0])
   end
   local function at(i)
-    abi.check(C.pl_ckpt_meta_at(ptr, i, meta, e))
+    abi.check(C.pl_ckpt_meta_at(c.ptr, i, meta, e))
     local kind = meta.type
     if not meta.is_list then return element(i, kind, 0) end
     local list = {}
@@ -136,8 +139,8 @@ local function open_c(path)
   -- Keys of config.json are flattened; a table is put together again from its "key." entries.
   local function table_of(prefix)
     local t
-    for i = 0, C.pl_ckpt_meta_count(ptr) - 1 do
-      abi.check(C.pl_ckpt_meta_at(ptr, i, meta, e))
+    for i = 0, C.pl_ckpt_meta_count(c.ptr) - 1 do
+      abi.check(C.pl_ckpt_meta_at(c.ptr, i, meta, e))
       local key = abi.string(meta.key)
       if key:sub(1, #prefix) == prefix then
         t = t or {}
@@ -146,15 +149,19 @@ local function open_c(path)
     end
     return t
   end
+  local function named(name)
+    if type(name) ~= "string" then err.raise(("checkpoint: %s, want a name"):format(schema.show(name))) end
+    return name
+  end
   rawset(c, "value", function(key)
-    local i = C.pl_ckpt_meta_find(ptr, key)
+    local i = C.pl_ckpt_meta_find(c.ptr, named(key))
     if i >= 0 then return at(i) end
     return c.format == "hf" and table_of(key .. ".") or nil
   end)
   rawset(c, "info", function(name)
-    local i = C.pl_ckpt_find(ptr, name)
+    local i = C.pl_ckpt_find(c.ptr, named(name))
     if i < 0 then return nil end
-    abi.check(C.pl_ckpt_info_at(ptr, i, info, e))
+    abi.check(C.pl_ckpt_info_at(c.ptr, i, info, e))
     local shape = {}
     for k = 1, math.min(info.ndim, C.PL_MAX_DIMS) do shape[k] = tonumber(info.dim[k - 1]) end
     return { index = i, shape = shape, dtype = abi.dtype_name[info.dtype], format = abi.string(info.format),
@@ -162,25 +169,36 @@ local function open_c(path)
   end)
   rawset(c, "all", function()
     local all = {}
-    for i = 0, C.pl_ckpt_count(ptr) - 1 do
-      abi.check(C.pl_ckpt_info_at(ptr, i, info, e))
+    for i = 0, C.pl_ckpt_count(c.ptr) - 1 do
+      abi.check(C.pl_ckpt_info_at(c.ptr, i, info, e))
       all[#all + 1] = abi.string(info.name)
     end
     return all
   end)
   rawset(c, "take", function(index)
     local t = tensor.handle()
-    abi.check(C.pl_ckpt_tensor(ptr, index, t, e))
+    abi.check(C.pl_ckpt_tensor(c.ptr, index, t, e))
     return t
   end)
-  rawset(c, "drop", function(index) C.pl_ckpt_drop(ptr, index) end)
+  rawset(c, "drop", function(index) C.pl_ckpt_drop(c.ptr, index) end)
   rawset(c, "text", function(name)
-    local found = C.pl_ckpt_text(ptr, name, text, bytes, e)
+    local found = C.pl_ckpt_text(c.ptr, named(name), text, bytes, e)
     if found == C.PL_ENAME then return nil end
     abi.check(found)
     return abi.text(text[0], bytes[0])
   end)
-  rawset(c, "count", C.pl_ckpt_count(ptr))
+  -- Whose weights these are, as a text: names, formats, sizes, and of each tensor the middle. A packed file says of
+  -- which it was made; nil: an older one, which does not.
+  rawset(c, "identity", function()
+    if c.packed then
+      local said = c.value "perilune.weights_id"
+      return type(said) == "string" and said or nil
+    end
+    local digest = abi.new "uint64_t[2]"
+    C.pl_ckpt_digest(c.ptr, SAMPLE, digest)
+    return hex(digest[0]) .. hex(digest[1])
+  end)
+  rawset(c, "count", C.pl_ckpt_count(c.ptr))
   return c
 end
 
@@ -193,7 +211,8 @@ end
 
 function methods:close()
   local abi = require "pl.abi"
-  if rawget(self, "ptr") then abi.C.pl_ckpt_close(abi.gc(self.ptr, nil)) end
+  local ptr = rawget(self, "ptr")
+  if ptr then abi.C.pl_ckpt_close(abi.gc(ptr, nil)) end
   rawset(self, "ptr", nil)
 end
 

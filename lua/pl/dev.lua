@@ -37,12 +37,7 @@ Dev.__tostring = Dev.describe
 
 local current, options
 
--- What a device is after close(): another close() does nothing, anything else is an error.
-local Closed = { __tostring = function() return "a closed device" end }
-function Closed.__index(_, k)
-  if k ~= "close" then err.raise "this device is closed" end
-  return function() end
-end
+local Closed = arg.closed "device"
 
 --- Give up the device; what is on it stays valid, and new tensors get a device of their own.
 function Dev:close()

@@ -1,6 +1,7 @@
 -- The engine: requests go in, the policy plans each step over records that live in C, C runs it, events come
 -- out.
-local abi, err, policy, schema = require "pl.abi", require "pl.err", require "pl.policy", require "pl.schema"
+local abi, arg, err = require "pl.abi", require "pl.arg", require "pl.err"
+local policy, schema = require "pl.policy", require "pl.schema"
 local cache, front, json = require "pl.cache", require "pl.front", require "pl.json"
 local sandbox, tensor, jit = require "pl.sandbox", require "pl.tensor", require "jit"
 local C, e, check = abi.C, abi.err, abi.check
@@ -196,19 +197,28 @@ local function shown_to_policy(state)
     end }))
 end
 
---- The state of an engine's steps: { queue, look(), plan(run) }. look: the step begins; plan: by a policy (see
---- pl.policy.runner), which is given the state as it is if it is one of perilune's, and a guarded one if not.
+--- The state of an engine's steps, { look(), n(), plan(run), close() }, and its queue. look: the step begins; n: of the
+--- requests, those that run, wait or have ended in it; plan: by a policy (see pl.policy.runner), which is given the
+--- state as it is if it is one of perilune's, and a guarded one if not; close: the engine will be gone.
 function M.state(ptr, page, pages, chunk, shares)
   local own = new_state(ptr, page, pages, chunk, shares)
   local shown = shown_to_policy(own)
+  local function alive() return own._ptr or err.raise "this engine is closed" end
   local function plan(run)
+    alive()
     own._open = true
     local ok, e2 = pcall(run, shown, own)
     own._open = false
     if not ok then error(e2, 0) end
     return own._plans > 0 or own._queue.n_events > 0
   end
-  return { queue = own._queue, look = function() own:_look() end, plan = plan }
+  local q = own._queue
+  local function look()
+    alive()
+    own:_look()
+  end
+  local function n() return q.n_running + q.n_waiting + q.n_events end
+  return { look = look, n = n, plan = plan, close = function() own._ptr = nil end }, q
 end
 
 -- The engine ------------------------------------------------------------------------------------------------
@@ -219,13 +229,16 @@ local function tag_text(tag) return (tostring(tag):gsub("ULL", "")) end
 
 local Engine = {}
 Engine.__index = Engine
+local Closed = arg.closed "engine"
+local over, tokenised -- of a request
 
 local finish = { [C.PL_FINISH_STOP] = "stop", [C.PL_FINISH_LENGTH] = "length",
   [C.PL_FINISH_CANCELLED] = "cancelled", [C.PL_FINISH_ERROR] = "error", [C.PL_FINISH_DEADLINE] = "deadline",
   [C.PL_FINISH_INTEGRITY] = "integrity" }
 
 --- o: { dev, prog, cache (the recipe's), pool, context, vocab, schedule, box, integrity, identity (what decides the
---- numbers in a page, beside the cache's layout: for a disk cache) }
+--- numbers in a page, beside the cache's layout: for a disk cache), weights_id (of the checkpoint: for calibrated
+--- scales) }
 function M.open(o)
   local kv, ptr, pool = abi.new "pl_kv *[1]", abi.new "pl_engine *[1]", o.pool
   local integrity = o.integrity or {}
@@ -244,7 +257,7 @@ function M.open(o)
   opts.host_cache_bytes, opts.disk_cache_bytes = pool.host_cache_bytes or 0, pool.disk_cache_bytes or 0
   opts.disk_cache, opts.model = pool.disk_cache, o.identity
   local ok, what = pcall(function()
-    cache.ready(self.kv, o.cache, pool)
+    cache.ready(self.kv, o.cache, pool, o.weights_id)
     return check(C.pl_engine_open(ptr, o.prog.ptr, self.kv, opts, e))
   end)
   if not ok then
@@ -257,7 +270,8 @@ function M.open(o)
     C.pl_kv_close(pages)
   end)
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
-  self.state = M.state(self.ptr, self.page, figures_of.pages, pool.chunk, self.shares)
+  local state = M.state(self.ptr, self.page, figures_of.pages, pool.chunk, self.shares)
+  self.state = state
   self.policy_name = o.schedule and "the recipe's" or "decode_first"
   for _, name in ipairs(policy.names) do if o.schedule == policy[name] then self.policy_name = name end end
   return self
@@ -369,13 +383,13 @@ letters[front.kinds.encode] = function(self, letter)
   if not most then return self:fail(r, why) end
   local rc = C.pl_engine_prompt(self.ptr, r.id, abi.cast("const int32_t *", letter.data), n, most, e)
   if rc < 0 then return self:fail(r, abi.string(e.msg)) end
-  self:tokenised(r)
+  tokenised(self, r)
 end
 
 -- What a body asks is the server's.
 letters[front.kinds.request] = function(self, letter) self.on_request(letter) end
 
-function Engine:tokenised(r)
+function tokenised(self, r)
   if r.tokenising then self.n_texts = self.n_texts - 1 end
   r.tokenising = nil
 end
@@ -384,7 +398,7 @@ end
 function Engine:fail(r, why)
   r.error = why
   C.pl_engine_fail(self.ptr, r.id, e)
-  self:over(tonumber(r.id), "error")
+  over(self, tonumber(r.id), "error")
 end
 
 function Engine:receive()
@@ -429,13 +443,12 @@ end
 --- One step. Returns the number of requests that are still open.
 function Engine:step()
   self:hand_out() -- within a request's own function: the outer step's events come before this one's
-  if not self.ptr or self.n_open == 0 then return 0 end
+  if not rawget(self, "ptr") or self.n_open == 0 then return 0 end
   local state = self.state
   self:between_steps "step"
   self:receive()
   state.look()
-  local q = state.queue -- the request whose last token is being handed out is open still, but has ended
-  if q.n_running + q.n_waiting + q.n_events == 0 then
+  if state.n() == 0 then -- the request whose last token is being handed out is open still, but has ended
     if self.n_texts == 0 then return 0 end
     self:wait()
     return self.n_open
@@ -577,7 +590,7 @@ end
 function Engine:hand_out()
   local line, now = self.line, C.pl_now_s()
   local failed, what
-  while self.ptr and line.first <= line.last do -- no ptr: closed by a request's own function
+  while rawget(self, "ptr") and line.first <= line.last do -- no ptr: closed by a request's own function
     local at = line[line.first]
     line[line.first], line.first = nil, line.first + 1
     local v = at[1][at[2]]
@@ -598,21 +611,21 @@ function Engine:hand_out()
           if r.on_token then ok, e2 = pcall(r.on_token, id) end
           if not ok then
             if not failed then failed, what = true, e2 end
-            if not why and self.ptr and not r.finish then self:cancel(r) end
+            if not why and rawget(self, "ptr") and not r.finish then self:cancel(r) end
           end
         end
       end
-      if why and not r.finish then self:over(key, why) end
+      if why and not r.finish then over(self, key, why) end
     end
   end
   if failed then error(what, 0) end
 end
 
-function Engine:over(key, why)
+function over(self, key, why)
   local r = self.requests[key]
   r.finish = why
   if r.tokenising and self.front then self.front:drop(r.id) end
-  self:tokenised(r)
+  tokenised(self, r)
   r.last_s = r.last_s or C.pl_now_s()
   r.first_s = r.first_s or r.last_s
   self.requests[key] = nil
@@ -626,7 +639,7 @@ local function finish_by(self, what, r, f, why)
   end
   if r.finish then return end
   check(f(self.ptr, r.id, e))
-  self:over(tonumber(r.id), why)
+  over(self, tonumber(r.id), why)
 end
 
 --- A request that nobody wants any more; and one whose answer is complete as it is, as by a stop text.
@@ -636,11 +649,14 @@ function Engine:complete(r) finish_by(self, "complete", r, C.pl_engine_stop, "st
 function Engine:close()
   self:between_steps "close"
   if self.front then self.front:close() end
-  self.front = nil
   self:interpret(false)
+  if self.state then self.state.close() end
   if self.ptr then C.pl_engine_close(abi.gc(self.ptr, nil)) end
   C.pl_kv_close(self.kv)
-  self.ptr, self.kv = nil, nil
+  self.ptr, self.kv, self.front = nil, nil, nil
+  setmetatable(self, Closed)
 end
+
+arg.guard("engine", Engine, arg.object("engine", Engine, Closed))
 
 return M

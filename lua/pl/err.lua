@@ -2,6 +2,7 @@
 -- was there. At most eight lines, and the same text every time (golden tests hold it).
 local getinfo, sethook, gethook = debug.getinfo, debug.sethook, debug.gethook
 local find, sub, format, match = string.find, string.sub, string.format, string.match
+local pcall, tostring, type = pcall, tostring, type
 local M = {}
 
 -- Our own files: everything in the folder of this one. Frames outside it belong to the author.
@@ -138,6 +139,12 @@ function M.new(msg, notes, file, line, code)
 end
 
 function M.is(e) return debug.getmetatable(e) == mt end
+
+--- What was thrown, as a text, whatever it is: its own __tostring may fail.
+function M.text(e)
+  local ok, s = pcall(tostring, e)
+  return ok and type(s) == "string" and s or format("error object is a %s, which cannot be shown", type(e))
+end
 
 --- What a sandbox threw, as an error object of texts and numbers only: a recipe can write in one it caught.
 function M.clean(e)

@@ -1,7 +1,7 @@
 -- The front: threads with an interpreter each that turn texts into tokens while the engine goes on stepping. Both sides
 -- are in this file: the thread's loop, which answers letters, and the engine's handle, which sends and receives them. A
 -- letter has an id, a kind, a code and bytes. A new kind is a row of `kinds` and a handler.
-local abi, err = require "pl.abi", require "pl.err"
+local abi, arg, err = require "pl.abi", require "pl.arg", require "pl.err"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -87,6 +87,7 @@ end
 
 local Front = {}
 Front.__index = Front
+local Closed = arg.closed "front"
 
 local function box(cap)
   local out = abi.new "pl_mail *[1]"
@@ -114,7 +115,12 @@ function M.open(o)
     done(nil)
     check(rc)
   end
-  self.ptr, self.done, self.fd = abi.gc(out[0], done), done, C.pl_mail_fd(outbox)
+  self.ptr, self.fd = abi.gc(out[0], done), C.pl_mail_fd(outbox)
+  function self.close()
+    done(abi.gc(self.ptr, nil))
+    self.ptr, self.inbox, self.outbox, self.fd, self.close = nil, nil, nil, nil, nil
+    setmetatable(self, Closed)
+  end
   return self
 end
 
@@ -126,20 +132,17 @@ function Front:ask(id, kind, code, data)
 end
 
 --- A letter that nobody is at yet is not answered any more.
-function Front:drop(id) return self.ptr and C.pl_mail_drop(self.inbox, id) or 0 end
+function Front:drop(id) return C.pl_mail_drop(self.inbox, id) end
 
 --- Hands the answers that are there to on[kind](object, letter); a letter is gone when that returns.
 function Front:receive(on, object)
-  while self.ptr and C.pl_mail_take(self.outbox, self.letter, 0, e) == 1 do
+  while rawget(self, "ptr") and C.pl_mail_take(self.outbox, self.letter, 0, e) == 1 do
     local ok, what = pcall(on[self.letter.kind], object, self.letter)
     C.pl_letter_free(self.letter)
     if not ok then error(what, 0) end
   end
 end
 
-function Front:close()
-  if self.ptr then self.done(abi.gc(self.ptr, nil)) end
-  self.ptr = nil
-end
+arg.guard("front", Front, arg.object("front", Front, Closed))
 
 return M

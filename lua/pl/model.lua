@@ -11,22 +11,30 @@ local Model = {}
 Model.__index = Model
 
 local whole = schema.whole
-local fields = { recipe = "string", weights = "string", path = "string", progress = "function" }
+local fields = { recipe = "string", pool = "string", weights = "string", path = "string",
+  progress = "function" }
 for k, want in pairs(require("pl.pool").fields) do if k ~= "weights" then fields[k] = want end end
 
 --- Read a model's metadata and trace its recipe; no weights yet. path: a GGUF file, a Hugging Face directory, a packed
---- file, or a recipe file with o.weights. o: recipe, path (of the CPU), progress, and what a pool may say: act, kv,
---- batch, tokens, context, cache_bytes, host_cache_bytes, disk_cache, disk_cache_bytes, queue, prefix, threads ...
+--- file, or a recipe file with o.weights. o: recipe, pool (of the recipe; default: the first by name), path (of the
+--- CPU), progress, and what a pool may say: act, kv, batch, tokens, context, cache_bytes, host_cache_bytes, disk_cache,
+--- disk_cache_bytes, queue, prefix, threads ...
 function M.open(path, o)
   o = schema.check("load", fields, o or {})
   local started = C.pl_now_s()
   local file = path
-  if path:find "%.lua$" then
+  local is_recipe = path:find "%.lua$" or o.weights and require("pl.recipes.text")[path]
+  if is_recipe then
     if not o.weights then
       err.raise(("%s is a recipe: it needs weights"):format(path),
         { "with  --weights MODEL, or pl.load(path, { weights = MODEL })" })
+    elseif o.recipe then
+      err.raise(("recipe: %s, but %s is a recipe itself"):format(o.recipe, path))
     end
     file, o.recipe = o.weights, path
+  elseif o.weights then
+    err.raise(("weights: %s, but %s is no recipe: want one of both"):format(o.weights, path),
+      { "a recipe (FILE.lua) goes with the weights that it describes" })
   end
   local c = checkpoint.open(file)
   if c.packed and not o.act then -- what it was packed for, unless another is wanted
@@ -36,7 +44,7 @@ function M.open(path, o)
   rawset(c, "recipe", o.recipe or false) -- the one that was asked for
   local r = o.recipe and recipe.load(o.recipe) or recipe.find(c)
   local fitted = recipe.fit(r, c)
-  local trace, pool = recipe.trace(fitted, nil, o)
+  local trace, pool = recipe.trace(fitted, o.pool, o)
   local infos = load.check(fitted, trace, c)
   return setmetatable({ file = file, options = o, started = started, checkpoint = c, recipe = r,
     fitted = fitted, trace = trace,
@@ -56,7 +64,7 @@ end
 -- What decides the numbers in a page of the cache, beside its layout. Reads all weights: only a disk cache needs it.
 local function identity(self)
   local digest, pool = abi.new "uint64_t[2]", self.pool
-  C.pl_ckpt_digest(self.checkpoint.ptr, digest)
+  C.pl_ckpt_digest(self.checkpoint.ptr, 2 ^ 62, digest)
   return table.concat({ tostring(digest[0]), tostring(digest[1]), pool.act, written(pool.weights),
     written(self.fitted.dims), self.recipe.text }, "\n")
 end
@@ -72,11 +80,17 @@ function Model:start(context)
   self.prog = program.build(self.trace, self.weights, self.dev, pool.tokens, pool.batch)
   self.engine = engine.open { dev = self.dev, prog = self.prog, cache = self.fitted.cache, pool = pool,
     context = self.context, vocab = self.trace.vocab, schedule = self.recipe.schedule, box = self.recipe.box,
-    integrity = self.recipe.integrity, identity = pool.disk_cache and identity(self) or nil }
+    integrity = self.recipe.integrity, identity = pool.disk_cache and identity(self) or nil,
+    weights_id = pool.kv_scales and self.checkpoint.identity() }
   self.engine.name = self.name
   if self.checkpoint.packed then check(C.pl_ckpt_settle(self.checkpoint.ptr, e)) end
   self.load_s = C.pl_now_s() - self.started
   return self
+end
+
+--- Calibrated scales that the pool wants: are they there, and for these weights? Raises what is wrong.
+function Model:check_scales()
+  cache.scales_of(self.fitted.cache, self.pool, self.pool.kv_scales and self.checkpoint.identity())
 end
 
 function M.load(path, o) return M.open(path, o):start() end
@@ -356,7 +370,8 @@ end
 function Model:calibrate(prompt, window)
   local ids, c = self:ids(prompt), self.fitted.cache
   if #ids == 0 then err.raise "calibrate: the prompt is empty" end
-  local scales = { model = self.name, layers = c.layers, heads = c.heads, tokens = #ids, key = {}, value = {} }
+  local scales = { model = self.name, weights_id = self.checkpoint.identity(), layers = c.layers, heads = c.heads,
+    tokens = #ids, key = {}, value = {} }
   window = math.min(window or 2048, self.context)
   for from = 1, #ids, window do
     local part = {}
@@ -418,12 +433,7 @@ function Model:plan()
   return require("pl.plan").figures(self.fitted, self.trace, self.pool, self.infos, self.context)
 end
 
--- What a model is after close(): another close() does nothing, anything else is an error.
-local Closed = { __tostring = function() return "a closed model" end }
-function Closed.__index(_, k)
-  if k ~= "close" then err.raise "this model is closed" end
-  return function() end
-end
+local Closed = arg.closed "model"
 
 --- Give everything back now, in order; the device stays open for other tensors.
 function Model:close()
@@ -443,7 +453,7 @@ end
 
 arg.functions("pl", M, { open = { "path", "string", "o?", "table" }, load = { "path", "string", "o?", "table" } })
 arg.methods("m", Model, arg.object("model", Model, Closed), {
-  start = { "context?", whole(1) }, tokenizer = {}, chat_template = {}, render = { "o", "table" },
+  start = { "context?", whole(1) }, check_scales = {}, tokenizer = {}, chat_template = {}, render = { "o", "table" },
   talk = { "o?", "table" }, ids = { "prompt", text_or_ids }, stops = {}, step = {},
   submit = { "o", "table" }, generate = { "o", "table|string" }, embed = { "prompt", text_or_ids, "o?", "table" },
   pooling = {}, logits = { "prompt", text_or_ids, "n?", whole(1) },

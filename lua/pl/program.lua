@@ -1,7 +1,9 @@
 -- A trace as the flat C program: values and ops in order, one planned block of memory for the activations.
-local abi = require "pl.abi"
+local abi, arg = require "pl.abi", require "pl.arg"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
+
+local Closed = arg.closed "program"
 
 local sizes = { T = C.PL_DIM_T, R = C.PL_DIM_R }
 local function dims(shape)
@@ -13,9 +15,9 @@ end
 -- Without weights (for a plan) a constant still has a shape, and data that nobody reads.
 local function placeholder(shape)
   local t, stride = abi.new "pl_tensor", 1
-  t.ndim, t.dtype, t.data = #shape, C.PL_F32, abi.cast("void *", 1)
+  t._ndim, t._dtype, t._data = #shape, C.PL_F32, abi.cast("void *", 1)
   for i = #shape, 1, -1 do
-    t.dim[i - 1], t.stride[i - 1] = shape[i], stride
+    t._dim[i - 1], t._stride[i - 1] = shape[i], stride
     stride = stride * shape[i]
   end
   return t
@@ -61,9 +63,10 @@ function M.build(trace, tensors, dev, max_tokens, max_rows)
   if trace.hidden then check(C.pl_prog_set_hidden(ptr, number[trace.hidden], e)) end
   check(C.pl_prog_build(ptr, number[trace.result], max_tokens, max_rows, tensors ~= nil, e))
   local p = { ptr = ptr, bytes = tonumber(C.pl_prog_bytes(ptr)), n_ops = C.pl_prog_n_ops(ptr) }
-  function p:close()
+  function p.close(self)
     if self.ptr then C.pl_prog_free(abi.gc(self.ptr, nil)) end
-    self.ptr = nil
+    self.ptr, self.close = nil, nil
+    setmetatable(self, Closed)
   end
   return p
 end

@@ -4,6 +4,9 @@
 local abi, err, files, line = require "pl.abi", require "pl.err", require "pl.file", require "pl.line"
 local C = abi.C
 local M = {}
+-- As they are when it starts: a session may take them away.
+local loadstring, pcall, select, setfenv, tostring, type, unpack, xpcall =
+  loadstring, pcall, select, setfenv, tostring, type, unpack, xpcall
 
 local help = setmetatable({}, { __tostring = function()
   return [[
@@ -95,6 +98,15 @@ local function handler(e)
   return err.from(e)
 end
 
+local function complain(text) io.stderr:write(text, "\n") io.stderr:flush() end
+
+-- f(...), whose own error is told and goes no further.
+local function safely(f, ...)
+  local ok, what = pcall(f, ...)
+  if not ok then complain(err.text(what)) end
+  return ok and what or nil
+end
+
 -- Run a compiled chunk and show what it returns; an error is shown too. Returns true unless it failed.
 local function run(f)
   local function done(ok, ...)
@@ -103,8 +115,7 @@ local function run(f)
       if n > 0 then print_all(n, ...) end
       return true
     end
-    io.stderr:write(tostring((...)), "\n")
-    io.stderr:flush()
+    complain(err.text((...)))
     return false
   end
   C.pl_host_interrupted(true)
@@ -159,17 +170,17 @@ local function interactive(env)
     require("pl.dev").get():describe()))
   local text
   while true do
-    local more, why = line.read(text and ">> " or "> ", words(env))
+    local more, why = line.read(text and ">> " or "> ", safely(words, env) or "")
     if not more and not why then break end
     text = more and (text and text .. "\n" .. more or more) or "" -- Ctrl-C: what was begun is dropped
     if text:find "%S" then
       local f, msg = compile(text, env)
       if f then
         text = nil
-        run(f)
+        safely(run, f)
       elseif not unfinished(msg) or more == "" then
         text = nil
-        io.stderr:write((msg:gsub("^[^:]*:(%d+): ", "line %1: ")), "\n")
+        complain((msg:gsub("^[^:]*:(%d+): ", "line %1: ")))
       end
     else
       text = nil
@@ -186,10 +197,10 @@ local function piped(env)
     local f, msg = compile(text, env)
     if f then
       text = nil
-      run(f)
+      safely(run, f)
     elseif not unfinished(msg) then
       text = nil
-      io.stderr:write((msg:gsub("^[^:]*:(%d+): ", "line %1: ")), "\n")
+      complain((msg:gsub("^[^:]*:(%d+): ", "line %1: ")))
     end
   end
   if text and text:find "%S" then io.stderr:write("the last chunk is not finished\n") end
@@ -208,7 +219,7 @@ local function file(args, env)
   setfenv(chunk, env)
   local ok, e = xpcall(function() return chunk(unpack(args, 2)) end, handler)
   if ok then return 0 end
-  io.stderr:write(tostring(e), "\n")
+  complain(err.text(e))
   return 1
 end
 

@@ -212,8 +212,8 @@ function M.run(o)
   local counter = { failures = 0 }
   local run_policy = policy.runner(schedule, box, counter)
   local ptr, kv, n_pages = open_engine(o)
-  local state = engine.state(ptr, o.page, n_pages, require("pl.pool").chunk(o.step_tokens, o.chunk))
-  local queue, prompt = state.queue, M.prompts(VOCAB)
+  local state, queue = engine.state(ptr, o.page, n_pages, require("pl.pool").chunk(o.step_tokens, o.chunk))
+  local prompt = M.prompts(VOCAB)
   local opts, id, events = abi.new "pl_request_opts", abi.new "int64_t[1]", abi.new "const pl_event *[1]"
   opts.sample.n_logprobs, opts.sample.top_p, opts.sample.repetition = -1, 1, 1
   local itl, fair = quantiles.new(), o.tenants > 1 and fairness(ptr, o.tenants, o.window)

@@ -7,7 +7,7 @@ local M = {}
 
 local is = function(x) return abi.istype("pl_tensor", x) or abi.istype("pl_tensor *", x) end
 M.is = is
-function M.is_open(x) return is(x) and x.ndim > 0 end
+function M.is_open(x) return is(x) and x._ndim > 0 end
 
 -- The collector sees 120 bytes, not the memory behind them: it is made to look after every 256 MB.
 local STEP = 256 * 2 ^ 20
@@ -26,14 +26,14 @@ M.handle = handle
 
 local function shape_of(t)
   local s = {}
-  for i = 1, t.ndim do s[i] = tonumber(t.dim[i - 1]) end
+  for i = 1, t._ndim do s[i] = tonumber(t._dim[i - 1]) end
   return s
 end
 M.shape = shape_of
 
 local function count(t)
-  local n = t.ndim > 0 and 1 or 0
-  for i = 0, t.ndim - 1 do n = n * tonumber(t.dim[i]) end
+  local n = t._ndim > 0 and 1 or 0
+  for i = 0, t._ndim - 1 do n = n * tonumber(t._dim[i]) end
   return n
 end
 
@@ -95,7 +95,7 @@ end
 
 --- Overwrite all values, in row-major order.
 function M.set(t, flat)
-  if t.dtype == C.PL_I32 then check(C.pl_tensor_set_i32(t, abi.array("int32_t", flat), #flat, e))
+  if t._dtype == C.PL_I32 then check(C.pl_tensor_set_i32(t, abi.array("int32_t", flat), #flat, e))
   else check(C.pl_tensor_set_f32(t, abi.array("float", flat), #flat, e)) end
   return t
 end
@@ -104,7 +104,7 @@ end
 function M.zeros(shape, dtype)
   local t, n = M.empty(shape, dtype), 1
   for _, d in ipairs(shape) do n = n * d end
-  if t.dtype == C.PL_I32 then check(C.pl_tensor_set_i32(t, abi.array("int32_t", n), n, e))
+  if t._dtype == C.PL_I32 then check(C.pl_tensor_set_i32(t, abi.array("int32_t", n), n, e))
   else check(C.pl_tensor_set_f32(t, abi.array("float", n), n, e)) end
   return t
 end
@@ -131,17 +131,17 @@ end
 local methods = {}
 
 function methods:close() C.pl_tensor_release(self) end
-function methods:type() return abi.dtype_name[self.dtype] end
+function methods:type() return abi.dtype_name[self._dtype] end
 function methods:size(axis)
   if not axis then return shape_of(self) end
-  if axis > self.ndim then err.raise(("size: axis %d of %d"):format(axis, self.ndim)) end
-  return tonumber(self.dim[axis - 1])
+  if axis > self._ndim then err.raise(("size: axis %d of %d"):format(axis, self._ndim)) end
+  return tonumber(self._dim[axis - 1])
 end
 function methods:count() return count(self) end
 --- "f32[2,3]": as errors show it.
 function methods:describe()
-  if self.ndim == 0 then return "closed" end
-  return abi.dtype_name[self.dtype] .. sym.sizes(shape_of(self)) .. (self.layout == C.PL_PACKED and " packed"
+  if self._ndim == 0 then return "closed" end
+  return abi.dtype_name[self._dtype] .. sym.sizes(shape_of(self)) .. (self._layout == C.PL_PACKED and " packed"
     or "")
 end
 
@@ -158,7 +158,7 @@ function methods:reshape(...)
   return t
 end
 function methods:split(parts, axis)
-  axis = axis or self.ndim
+  axis = axis or self._ndim
   local sum, out, from = 0, {}, 0
   for _, n in ipairs(parts) do sum = sum + n end
   if sum ~= self:size(axis) then
@@ -176,23 +176,23 @@ local function restride(t, shape, stride)
   local v = handle()
   abi.copy(v, t, abi.sizeof "pl_tensor")
   C.pl_tensor_keep(v)
-  v.ndim = #shape
-  for i = 1, #shape do v.dim[i - 1], v.stride[i - 1] = shape[i], stride[i] end
+  v._ndim = #shape
+  for i = 1, #shape do v._dim[i - 1], v._stride[i - 1] = shape[i], stride[i] end
   return v
 end
 function methods:heads(h)
-  local n = self.ndim == 2 and self:size(2) or 0
-  if self.ndim ~= 2 or n % h ~= 0 or self.layout ~= C.PL_ROWS then
+  local n = self._ndim == 2 and self:size(2) or 0
+  if self._ndim ~= 2 or n % h ~= 0 or self._layout ~= C.PL_ROWS then
     err.raise(("heads: %d heads of %s"):format(h, self:describe()))
   end
-  return restride(self, { self:size(1), h, n / h }, { self.stride[0], n / h * self.stride[1],
-    self.stride[1] })
+  return restride(self, { self:size(1), h, n / h }, { self._stride[0], n / h * self._stride[1],
+    self._stride[1] })
 end
 function methods:flat()
-  if self.ndim ~= 3 or self.stride[1] ~= self.dim[2] * self.stride[2] then
+  if self._ndim ~= 3 or self._stride[1] ~= self._dim[2] * self._stride[2] then
     err.raise("flat: the heads of " .. self:describe() .. " do not lie side by side")
   end
-  return restride(self, { self:size(1), self:size(2) * self:size(3) }, { self.stride[0], self.stride[2] })
+  return restride(self, { self:size(1), self:size(2) * self:size(3) }, { self._stride[0], self._stride[2] })
 end
 
 --- The same values in another format.
@@ -214,10 +214,10 @@ end
 --- One value; indices count from 0.
 function methods:at(...)
   local t = self
-  if select("#", ...) ~= self.ndim then
+  if select("#", ...) ~= self._ndim then
     err.raise(("at: %d indices of %s"):format(select("#", ...), self:describe()))
   end
-  for i = 1, self.ndim do t = t:slice(i, (select(i, ...)), 1) end
+  for i = 1, self._ndim do t = t:slice(i, (select(i, ...)), 1) end
   return t:values()[1]
 end
 
@@ -231,17 +231,17 @@ end
 -- Shape, format, and the first values: at most four rows of six.
 local function text(t)
   local head = t:describe()
-  if t.ndim == 0 or t.layout ~= C.PL_ROWS or count(t) == 0 or t.dev ~= C.PL_DEV_CPU then return head end
-  local lines, rows, cols = { head }, 1, t:size(t.ndim)
-  for i = 1, t.ndim - 1 do rows = rows * t:size(i) end
+  if t._ndim == 0 or t._layout ~= C.PL_ROWS or count(t) == 0 or t._dev ~= C.PL_DEV_CPU then return head end
+  local lines, rows, cols = { head }, 1, t:size(t._ndim)
+  for i = 1, t._ndim - 1 do rows = rows * t:size(i) end
   for r = 0, math.min(rows, 4) - 1 do
     local row, at = t, r
-    for i = t.ndim - 1, 1, -1 do
+    for i = t._ndim - 1, 1, -1 do
       row, at = row:slice(i, at % t:size(i), 1), math.floor(at / t:size(i))
     end
-    local block = C.pl_dtype_block(t.dtype)
+    local block = C.pl_dtype_block(t._dtype)
     local want = math.min(cols, math.ceil(6 / block) * block)
-    local v = row:slice(t.ndim, 0, want):values()
+    local v = row:slice(t._ndim, 0, want):values()
     local cells = {}
     for i = 1, math.min(6, cols) do cells[i] = cell(v[i]) end
     lines[#lines + 1] = " " .. table.concat(cells) .. (cols > 6 and "  ..." or "")
@@ -252,7 +252,7 @@ end
 
 local function not_open(t)
   if not is(t) then return ("called on %s, want a tensor (with a colon: x:flat())"):format(schema.show(t)) end
-  if t.ndim == 0 then return "this tensor is closed" end
+  if t._ndim == 0 then return "this tensor is closed" end
 end
 local function not_a_tensor(t) if not is(t) then return not_open(t) end end
 local whole, format = schema.whole, function(v)
@@ -270,8 +270,17 @@ local meta = { __tostring = text }
 arg.no_operators(meta)
 function meta.__add(a, b) return require("pl.op").add(a, b) end
 function meta.__len() err.raise "a tensor has no length; x:size(axis) gives its sizes" end
+-- What C has of a tensor, as copies: see pl.abi.
+local function list_of(from, n)
+  local out = {}
+  for i = 0, n - 1 do out[i] = from[i] end
+  return out
+end
+local fields = { shape = shape_of, ndim = function(t) return t._ndim end, dtype = function(t) return t._dtype end,
+  layout = function(t) return t._layout end, dev = function(t) return t._dev end, data = function(t) return t._data end,
+  dim = function(t) return list_of(t._dim, t._ndim) end, stride = function(t) return list_of(t._stride, t._ndim) end }
 function meta.__index(t, k)
-  if k == "shape" then return shape_of(t) end
+  if fields[k] then return fields[k](t) end
   local m = methods[k]
   if not m then
     local names = err.names(methods)

@@ -80,12 +80,7 @@ function Tok:name(id)
 end
 function Tok:is_special(id) return C.pl_tok_is_special(self.ptr, id) end
 
--- What a tokenizer is after close(): another close() does nothing, anything else is an error.
-local Closed = { __tostring = function() return "a closed tokenizer" end }
-function Closed.__index(_, k)
-  if k ~= "close" then err.raise "this tokenizer is closed" end
-  return function() end
-end
+local Closed = arg.closed "tokenizer"
 
 function Tok:close()
   C.pl_tok_close(abi.gc(self.ptr, nil))
