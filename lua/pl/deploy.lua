@@ -196,7 +196,9 @@ function M.read_text(text, name)
   end
   if debug.getmetatable(t) then complain(d, "", "the table has a metatable, want plain data") end
   d.t = check(d, "", t, fields)
-  if not d.t.model then complain(d, "", "no 'model': a GGUF file or a Hugging Face directory") end
+  if not d.t.model and not (d.t.recipe and d.t.weights) then
+    complain(d, "", "no 'model': a GGUF file or a Hugging Face directory", { "or 'recipe' and 'weights'" })
+  end
   local tls = d.t.tls
   if tls and (tls.cert == nil) ~= (tls.key == nil) then complain(d, "tls", "tls: want both cert and key") end
   local names = err.names(d.t.pools or {})
@@ -236,7 +238,7 @@ function M.settings(d)
   for key, v in pairs(d.pool and t.pools[d.pool] or {}) do load[key] = v end
   for key, v in pairs(t.tiers or {}) do load[key] = v end
   load.kv_scales, load.disk_cache = beside(d, load.kv_scales), beside(d, load.disk_cache)
-  load.weights = beside(d, t.weights)
+  load.weights = t.model and beside(d, t.weights) -- with a recipe in place of a model, they are it
   load.recipe, load.pool = name_or_file(d, t.recipe), d.pool
   if t.path ~= "auto" then load.path = t.path end
   http.address, http.port = t.address or "127.0.0.1", t.port or 8080
@@ -247,7 +249,7 @@ function M.settings(d)
   if log == nil then log = true end
   local context = load.context
   load.context = nil
-  return { file = d.file, t = t, model = beside(d, t.model), name = t.name, keys = beside(d, t.keys),
+  return { file = d.file, t = t, model = beside(d, t.model or t.weights), name = t.name, keys = beside(d, t.keys),
     policy = name_or_file(d, t.policy),
     pool = d.pool, context = context, load = load, integrity = t.integrity, tenants = t.tenants or {},
     drain_s = (t.limits or {}).drain_s or 30, vllm_names = t.vllm_names, access_log = log,

@@ -254,6 +254,7 @@ local function get(c, o, f, repo, commit, dir)
   end
   local ok, why = os.rename(part, target)
   if not ok then fail("%s", why) end
+  os.execute(("rm -f %s.%s.part"):format(quoted(target), ("?"):rep(12))) -- of other revisions, that were not finished
   return target
 end
 

@@ -227,6 +227,7 @@ function M.main(args)
   local env = environment()
   if args[1] == "-e" then
     if not args[2] then require("pl.cli").usage "-e wants a text" end
+    if args[3] then require("pl.cli").usage "-e TEXT takes no arguments" end
     local f, msg = compile(args[2], env)
     if not f then error(err.new(msg), 0) end
     return run(f) and 0 or 1

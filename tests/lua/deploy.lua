@@ -19,7 +19,8 @@ local wrong = {
     "d.lua:2: limits: 3, want a table\n     2 |   limits = 3, model = 'x' }" },
   { "return {\n  tls = { cert = 'c' }, model = 'x' }",
     "d.lua:2: tls: want both cert and key\n     2 |   tls = { cert = 'c' }, model = 'x' }" },
-  { "return {\n}", "d.lua:1: no 'model': a GGUF file or a Hugging Face directory\n     1 | return {" },
+  { "return {\n}", "d.lua:1: no 'model': a GGUF file or a Hugging Face directory\n     1 | return {\n         or 'recipe' and 'weights'" },
+  { "return {\n recipe = 'llama' }", "d.lua:1: no 'model': a GGUF file or a Hugging Face directory\n     1 | return {\n         or 'recipe' and 'weights'" },
   { "return 3", "d.lua:1: a deployment file returns a table, not 3\n     1 | return 3" },
   { "return {\n  model = 'x', pools = { a = {},\n b = {} } }",
     "d.lua:3: pools: a, b: one pool is served by a process\n     3 |  b = {} } }\n         prompts in one pool and answers in another are not there yet" },
@@ -124,6 +125,7 @@ do
   end
   check("", ": fine")
   check("keys = 'keys'", dir .. "/keys: No such file")
+  check("weights = 'w.gguf'", "is no recipe: want one of both")
   files.write(dir .. "/keys", "# nobody\n")
   check("keys = 'keys'", "keys: none")
   files.write(dir .. "/keys", "a-long-key alice\nshort bob\n")
@@ -137,6 +139,14 @@ do
   check("pools = { all = { kv = 'fp8' } }", "an fp8 cache with a scale per tensor has no scales")
   check("pools = { all = { kv = 'fp8', kv_scale = 'token' } }", ": fine")
   check("policy = 'p.lua'", "no policy '" .. dir .. "/p.lua'")
+  -- a recipe and weights in place of a model
+  files.write(dir .. "/d.lua", ([[return { recipe = "llama", weights = "%s/tests/data/tiny-llama" }]]):format(here))
+  for _, verb in ipairs { "check", "plan" } do
+    local p = io.popen(("%s/perilune %s %s/d.lua 2>&1; echo $?"):format(os.getenv "PL_BUILD" or "build", verb, dir))
+    local said = p:read "*a"
+    p:close()
+    ok(said:find "llama" and said:find "\n0\n$", "a recipe and weights: " .. said)
+  end
   -- the pool that it names is the one that is served
   files.write(dir .. "/r.lua", files.read "recipes/llama.lua":gsub("pools = (%b{})", function(t)
     return "pools = { a = pl.pool { batch = 3, weights = { rest = 'stored' } }, " .. t:match "^{(.*)}$":gsub("all =", "z =") .. " }"

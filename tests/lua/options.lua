@@ -67,6 +67,7 @@ for _, row in ipairs { { "bench serve " .. model .. " --prefix-share 2", "'2' is
   { "run " .. model .. " --file ''", "file: an empty text" }, { "run " .. model .. " --prompt ''", "the prompt is empty" }, { "chat --url ''", "url: an empty text" } } do
   refused[#refused + 1] = row
 end
+refused[#refused + 1] = { "-e 1 2", "-e TEXT takes no arguments" }
 for _, row in ipairs(refused) do
   local code, out = call(row[1])
   verdict(code == 2 and out:find(row[2], 1, true), ("%s\n  exit code %s: %s\n  want 2: %s"):format(row[1], tostring(code), out, row[2]))
@@ -79,6 +80,17 @@ for _, verb in ipairs { "run %s --ids 1", "score %s --ids 1", "plan %s", "serve 
   verdict(code == 1 and out:find("weights: " .. gguf .. ", but " .. model .. " is no recipe", 1, true), verb .. ": " .. out)
   code, out = call(verb:format "recipes/llama.lua" .. " --recipe qwen3 --weights " .. model)
   verdict(code == 1 and out:find("recipe: qwen3, but recipes/llama.lua is a recipe itself", 1, true), verb .. ": " .. out)
+end
+for args, want in pairs { ["--kernel rope --format fp8"] = "format: fp8, which is none of rope",
+  ["--kernel attend,rope --format q4_0"] = "format: q4_0, which is none of attend,rope",
+  ["--kernel attend,embed --act int8"] = "act: int8, but only linear and layers have one",
+  ["--kernel sample --rows 3 --seconds 0"] = "nothing to measure" } do
+  local code, out = call("bench kernels --bytes 100000 " .. args)
+  verdict(code == 1 and out:find(want, 1, true), args .. ": " .. out)
+end
+for args, n in pairs { ["--kernel attend,rope --format fp8"] = 2, ["--kernel embed,attend --format q8_0,fp8"] = 2 } do
+  local code, out = call("bench kernels --bytes 100000 --rows 1 --threads 1 --seconds 0 --json " .. args)
+  verdict(code == 0 and select(2, out:gsub('"shape"', "")) >= n, args .. ": " .. out)
 end
 -- a recipe by its name goes with weights as a recipe's file does
 for _, name in ipairs { "llama", "recipes/llama.lua" } do

@@ -107,6 +107,14 @@ os.remove(file_of "resume")
 write(part, ("x"):rep(5000))
 right "resume"
 
+-- what was begun of another revision goes when the file is there
+os.execute(("touch %s %s"):format(file_of("resume", "m-Q4_K_M.gguf.0123456789ab.part"), file_of("resume", "x.part")))
+os.remove(file_of "resume")
+local said = pull "resume"
+ok(said:find(file_of "resume", 1, true) and shell("ls " .. file_of("resume", "")) == "m-Q4_K_M.gguf\nx.part\n",
+  "parts of other revisions: " .. said)
+os.remove(file_of("resume", "x.part"))
+
 wrong("once", "sha256")
 wrong("rotten", "sha256")
 ok(asked "rotten" == "-", "rotten: what was fetched as a whole is not fetched again: " .. asked "rotten")

@@ -381,6 +381,35 @@ local fields = { kernel = list_of(order), format = list_of(M.all_formats), act =
   bytes = whole(1, 2 ^ 40), on_start = "function",
   on_row = "function" }
 
+-- What kernels have formats, and which; and what has an act. Others have one of each.
+local formats_of = { linear = M.formats, layers = M.formats, embed = M.formats,
+  attend = { "bf16", "fp8", "fp8/token" } }
+local has_act = { linear = true, layers = true }
+
+-- Of the formats that were asked for, those of a kernel; nil: all that it has.
+local function formats(o, name)
+  if not o.format then return nil end
+  local out = {}
+  for _, asked in ipairs(o.format) do
+    for _, has in ipairs(formats_of[name] or {}) do if asked == has then out[#out + 1] = asked end end
+  end
+  return out
+end
+
+-- A format or an act that no kernel has which is wanted.
+local function check_use(o, wanted)
+  local names = err.names(wanted)
+  table.sort(names)
+  for _, format in ipairs(o.format or {}) do
+    local used = false
+    for _, name in ipairs(names) do used = used or #formats({ format = { format } }, name) > 0 end
+    if not used then err.raise(("format: %s, which is none of %s"):format(format, table.concat(names, ","))) end
+  end
+  local used = not o.act
+  for _, name in ipairs(names) do used = used or has_act[name] end
+  if not used then err.raise(("act: %s, but only linear and layers have one"):format(table.concat(o.act, ","))) end
+end
+
 --- Measures. o: kernel, format, act, rows, threads (lists; not given: all, or what is usual), path, seconds (of each
 --- row, at least 3 rounds), bytes (that weights and caches go through), on_start(figures), on_row(row). Returns {
 --- machine, cache_bytes, bytes, rows = { ... } }.
@@ -391,22 +420,26 @@ function M.run(o)
   for _, name in ipairs(o.kernel or { "linear", "attend", "rms_norm", "rope", "swiglu", "embed", "sample" }) do
     wanted[name] = true
   end
+  check_use(o, wanted)
   local f = { cache_bytes = M.cache_bytes(), bytes = o.bytes, rows = {}, machine = M.machine() }
   if o.on_start then o.on_start(f) end
   for _, threads in ipairs(o.threads or { 0 }) do
     local d = dev.set { threads = threads, path = o.path }
     local memory = read_memory(M.beyond_cache())
-    for _, name in ipairs(order) do
-      kernels[name](o, function(case)
-        if not wanted[name] then return end
+    for _, name in ipairs(order) do if wanted[name] then
+      local own = { format = formats(o, name), act = o.act, rows = o.rows, bytes = o.bytes }
+      local one = not formats_of[name] or not own.format or #own.format > 0
+      kernels[name](own, function(case)
+        if not one then return end
         local row = measure(case, d, memory, o.seconds or 0.5)
         f.rows[#f.rows + 1] = row
         if o.on_row then o.on_row(row) end
       end)
-    end
+    end end
     memory:close()
     d:close()
   end
+  if #f.rows == 0 then err.raise "kernels: what is asked for leaves nothing to measure" end
   return f
 end
 
