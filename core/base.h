@@ -37,6 +37,8 @@ PL_INLINE bool pl_add_size(int64_t a, int64_t b, int64_t *out)
 PL_INLINE int64_t pl_round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 PL_INLINE int64_t pl_min(int64_t a, int64_t b) { return a < b ? a : b; }
 PL_INLINE int64_t pl_max(int64_t a, int64_t b) { return a > b ? a : b; }
+/* Seconds as poll wants them, rounded up; at most twelve days. */
+PL_INLINE int32_t pl_ms(double s) { return s > 0 ? s < 1e6 ? (int32_t)(s * 1e3) + 1 : 1000000000 : 0; }
 
 /* Small floats. Conversions to them round to nearest, ties to even; NaN stays NaN. */
 PL_INLINE float pl_bits_f32(uint32_t u)

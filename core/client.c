@@ -333,7 +333,7 @@ int pl_client_next(pl_client *c, pl_client_event *out, double timeout_s, pl_err 
     for (int look = 0; look < 2 && !c->first; look++) {
         int n;
         CURLMcode rc = CURLM_OK;
-        if (look > 0) rc = c->curl.poll(c->multi, NULL, 0, (int)(timeout_s * 1000), NULL);
+        if (look > 0) rc = c->curl.poll(c->multi, NULL, 0, pl_ms(timeout_s), NULL);
         if (rc == CURLM_OK) rc = c->curl.perform(c->multi, &n);
         if (rc != CURLM_OK) return pl_fail(err, PL_EIO, "client: %s", c->curl.multi_strerror(rc));
         PL_TRY(finish(c, err));

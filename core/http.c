@@ -216,7 +216,7 @@ int pl_http_next(pl_http *h, pl_http_request *out, int32_t fd, double timeout_s,
     take(h, out);
     if (out->kind != PL_HTTP_NONE || timeout_s <= 0) return PL_OK;
     struct pollfd p[] = {{.fd = h->news_fd, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
-    const int n = poll(p, 2, (int)pl_min((int64_t)(timeout_s * 1e3) + 1, 1 << 30));
+    const int n = poll(p, 2, pl_ms(timeout_s));
     if (n < 0 && errno != EINTR) return pl_fail(err, PL_EIO, "http: poll: %s", strerror(errno));
     if (n > 0 && p[0].revents) take(h, out);
     return PL_OK;

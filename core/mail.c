@@ -79,8 +79,8 @@ static bool await(int fd, double until)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
     for (;;) {
-        const double left = pl_now_s() < until ? until - pl_now_s() : 0;
-        const double s = left < 1e6 ? left : 1e6;
+        const double left = until - pl_now_s();
+        const double s = left < 0 ? 0 : left < 1e6 ? left : 1e6;
         const struct timespec t = {.tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(time_t)s) * 1e9)};
         const int n = ppoll(&p, 1, &t, NULL);
         if (n > 0) return true;
