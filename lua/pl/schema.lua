@@ -93,6 +93,21 @@ function M.having(keys)
   end
 end
 
+--- A table with no field but these, each as it is said where it is there.
+function M.only(keys)
+  local names = sorted(keys)
+  return function(v)
+    if type(v) ~= "table" then return M.show(v) .. ", want a table" end
+    local given = sorted(v)
+    for _, k in ipairs(given) do
+      local want = keys[k]
+      if not want then return ("not known, want one of %s"):format(table.concat(names, " ")), "." .. k end
+      local bad, part = M.wrong(v[k], want)
+      if bad then return bad, "." .. k .. (part or "") end
+    end
+  end
+end
+
 --- A table that complains about names it does not have.
 function M.strict(what, t)
   return setmetatable(t, { __metatable = false, __index = function(_, k)
