@@ -260,7 +260,7 @@ function Server:reload()
     for _, path in ipairs { fresh.keys or "", fresh.policy or "" } do require("pl.file").ready(path) end
     local policy = fresh.policy and { require("pl.policy").load(fresh.policy, RELOAD) }
     self:read_keys(fresh.keys)
-    if fresh.access_log ~= old.access_log then M.log_to(old.http, fresh.access_log) end
+    M.log_to(old.http, fresh.access_log) -- also the same: it may have been renamed, to begin a new one
     local engine = self.engine_model.engine
     if self.attached then
       attached = ("reload: policy: %s, which attach set, "):format(engine.policy_name)
