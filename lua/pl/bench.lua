@@ -13,7 +13,7 @@ function M.run(m, o)
   for k, v in pairs(M.defaults) do if o[k] == nil then o[k] = v end end
   local trace, prompt = simulate.generate(o), simulate.prompts(m.trace.vocab)
   local ttft, tpot, itl, e2e = quantiles.new(), quantiles.new(), quantiles.new(), quantiles.new()
-  local f = { requests = 0, finished = {}, input_tokens = 0, output_tokens = 0, refused = 0, answers = {} }
+  local f = { requests = 0, finished = {}, input_tokens = 0, output_tokens = 0, refused = 0, shortened = 0, answers = {} }
   local steps, open, n, next_request = 0, 0, 0, trace()
   local pending = {} -- requests that are open
   local start = C.pl_now_s()
@@ -21,6 +21,7 @@ function M.run(m, o)
     n = n + 1
     local ids, list = prompt(r, n), {}
     for i = 1, math.min(r.input, m.context - 1) do list[i] = ids[i - 1] end
+    if r.input + r.output > m.context then f.shortened = f.shortened + 1 end
     local came, last = C.pl_now_s(), nil
     local request
     local ok, what = pcall(function()
@@ -103,6 +104,8 @@ function M.text(f)
   end
   line("Successful requests:", f.successful, "%d")
   if f.failed then line("Failed requests:", f.failed, "%d") end
+  if (f.refused or 0) > 0 then line("Refused requests (no room in the queue):", f.refused, "%d") end
+  if (f.shortened or 0) > 0 then line("Of them cut to fit the context:", f.shortened, "%d") end
   line("Benchmark duration (s):", f.seconds)
   line("Total input tokens:", f.input_tokens, "%d")
   line("Total generated tokens:", f.output_tokens, "%d")

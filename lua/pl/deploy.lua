@@ -222,12 +222,7 @@ end
 local http_names = { body_bytes = "body_bytes", connections = "max_connections", headers_s = "header_s",
   body_s = "body_s", idle_s = "idle_s", send_s = "send_s", stall_s = "stall_s" }
 
--- A path of the file, as seen from where the program runs.
-local function beside(d, path)
-  local dir = d.file:match "^(.*/)"
-  if not path or not dir or path:find "^/" then return path end
-  return dir .. path
-end
+local function beside(d, path) return file.beside(d.file, path) end
 
 -- A policy's or a recipe's name, or a file.
 local function name_or_file(d, name) return name and name:find "[./]" and beside(d, name) or name end

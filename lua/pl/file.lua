@@ -36,6 +36,13 @@ function M.ready(path)
   if abi.C.pl_host_may_wait(path) then error(err.new(path .. ": not a regular file"), 0) end
 end
 
+--- A path that a file names, as seen from where the program runs: relative paths begin beside the file.
+function M.beside(file, path)
+  local dir = file and file:match "^(.*/)"
+  if not path or not dir or path:find "^/" then return path end
+  return dir .. path
+end
+
 --- Write a file: whole, or not at all.
 function M.write(path, text) abi.check(abi.C.pl_host_write(path, text, #text, abi.err)) end
 

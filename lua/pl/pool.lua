@@ -1,5 +1,5 @@
 -- Pools: how a set of devices holds a model. Format per weight class, activations, cache, sizes of a step.
-local err, schema = require "pl.err", require "pl.schema"
+local err, file, schema = require "pl.err", require "pl.file", require "pl.schema"
 local M = {}
 
 local formats = { stored = true, f32 = true, bf16 = true }
@@ -19,7 +19,7 @@ local fields = {
   act = act_wrong,         -- what activations are rounded to before a product; also per class, as weights
   kv = { f32 = true, bf16 = true, fp8 = true }, -- format of the cache; act's if absent, and f32 with act f32
   kv_scale = { tensor = true, head = true, token = true }, -- what shares a scale in an fp8 cache; default tensor
-  kv_scales = "string",    -- file of scales (perilune calibrate), for tensor and head
+  kv_scales = "string",    -- file of scales (perilune calibrate), for tensor and head; beside the recipe's file
   weights = "table",       -- format per class; `rest` for the others; "stored" = as the checkpoint has it
   batch = whole(1),        -- sequences, and rows of logits, of one step
   tokens = whole(1),       -- tokens of one step
@@ -73,6 +73,7 @@ function M.with(self, name, over)
   for k in pairs(fields) do given[k] = rawget(self, k) end
   local p = M.new(given) -- checked again: a recipe can write in its pool
   p.file, p.line = rawget(self, "file"), rawget(self, "line")
+  p.kv_scales, p.disk_cache = file.beside(p.file, p.kv_scales), file.beside(p.file, p.disk_cache)
   for k, v in pairs(over or {}) do
     if fields[k] and k ~= "weights" then
       local bad = schema.wrong(v, fields[k])

@@ -56,6 +56,20 @@ for what, bad in pairs { ["not JSON"] = "{", ["a list"] = "[]",
   write(bad)
   verdict(fails(what, load, { kv_scales = path }):find(path, 1, true), what .. ": the file is named")
 end
+-- a recipe's scales are beside it
+do
+  write(scales)
+  local dir = os.tmpname()
+  os.remove(dir)
+  os.execute(("mkdir %s; mv %s %s/s.json"):format(dir, path, dir))
+  local f = assert(io.open(dir .. "/mine.lua", "w"))
+  f:write((dofile("tests/files.lua").read "recipes/llama.lua":gsub("pl%.pool {", "pl.pool { kv = 'fp8', kv_scales = 's.json',")))
+  f:close()
+  local x = model.load(tiny, { recipe = dir .. "/mine.lua", context = 256 })
+  verdict(x.pool.kv == "fp8" and x:score(text).nll > 0, "scales beside the recipe")
+  x:close()
+  os.execute(("mv %s/s.json %s; rm -r %s"):format(dir, path, dir))
+end
 -- whose they are
 local said = scales.weights_id
 verdict(type(said) == "string" and #said == 32, "calibrate: whose scales")

@@ -96,6 +96,12 @@ end
 fails("plan " .. model .. " --context 1025", "context: 1025 tokens, the model was made for at most 1024", 1)
 fails("run " .. model .. " --ids 1,2 --host-cache-bytes 1e14", "host cache: no memory for", 1)
 fails("bench serve " .. model .. " --requests 1 --cache-bytes 1e14", "kv: no memory for", 1)
+do
+  local out = call("bench serve " .. model .. " --requests 3 --in 100 --out 20 --context 50")
+  verdict(out:find "Successful requests: +3" and out:find "cut to fit the context: +3", "cut to the context: " .. out)
+  out = call("bench serve " .. model .. " --requests 3 --in 30 --out 20 --context 50")
+  verdict(out:find "Successful requests: +3" and not out:find "cut", "what fits is not cut: " .. out)
+end
 fails("calibrate " .. model .. " --file /dev/null --out /dev/null", "the prompt is empty", 2)
 fails("plan " .. model .. " --kv bf16 --kv-scales x.json", "kv_scales: x.json, but scales are for a cache in fp8", 1)
 fails("plan " .. model .. " --kv-scale head", "kv_scale: head, but scales are for a cache in fp8, and this one is in bf16", 1)
