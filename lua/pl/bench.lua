@@ -13,7 +13,8 @@ function M.run(m, o)
   for k, v in pairs(M.defaults) do if o[k] == nil then o[k] = v end end
   local trace, prompt = simulate.generate(o), simulate.prompts(m.trace.vocab)
   local ttft, tpot, itl, e2e = quantiles.new(), quantiles.new(), quantiles.new(), quantiles.new()
-  local f = { requests = 0, finished = {}, input_tokens = 0, output_tokens = 0, refused = 0, shortened = 0, answers = {} }
+  local f = { requests = 0, finished = {}, input_tokens = 0, output_tokens = 0, refused = 0, shortened = 0,
+    answers = {} }
   local steps, open, n, next_request = 0, 0, 0, trace()
   local pending = {} -- requests that are open
   local start = C.pl_now_s()

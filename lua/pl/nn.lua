@@ -243,7 +243,8 @@ local function metadata(v)
   if not checkpoint.is(v) then return schema.show(v) .. ", want what dims(m) is given" end
 end
 local rope = { theta = positive, dim = whole(2), scaling = "string", factor = positive, from = positive, low = positive,
-  high = positive, fast = positive, slow = positive, turn = positive, truncate = "boolean", factors = schema.list(positive) }
+  high = positive, fast = positive, slow = positive, turn = positive, truncate = "boolean",
+  factors = schema.list(positive) }
 local parts = schema.only { bias = "boolean", norm = "boolean", pairs = "boolean", plus = number(-100, 100) }
 local sizes = schema.having { dim = whole(1), heads = whole(1), kv_heads = whole(1), head_dim = whole(1) }
 arg.functions("nn", nn, {

@@ -63,7 +63,8 @@ do
   os.remove(dir)
   os.execute(("mkdir %s; mv %s %s/s.json"):format(dir, path, dir))
   local f = assert(io.open(dir .. "/mine.lua", "w"))
-  f:write((dofile("tests/files.lua").read "recipes/llama.lua":gsub("pl%.pool {", "pl.pool { kv = 'fp8', kv_scales = 's.json',")))
+  f:write((dofile("tests/files.lua").read "recipes/llama.lua"
+    :gsub("pl%.pool {", "pl.pool { kv = 'fp8', kv_scales = 's.json',")))
   f:close()
   local x = model.load(tiny, { recipe = dir .. "/mine.lua", context = 256 })
   verdict(x.pool.kv == "fp8" and x:score(text).nll > 0, "scales beside the recipe")
