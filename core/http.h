@@ -14,7 +14,7 @@ typedef struct pl_http_tenant {
 } pl_http_tenant;
 typedef struct pl_http_key {
     uint8_t hash[32];
-    int32_t tenant;
+    int32_t tenant, line; /* line: of its file */
 } pl_http_key;
 
 /* A connection, and the request on it. A request that the engine knows of is `taken` until it is answered, or until Lua
@@ -30,6 +30,7 @@ typedef struct pl_http_conn {
     char *body;
     int64_t n_body, body_cap;
     int refused;                 /* status that the body has earned, 0: none */
+    bool told;                   /* and its client has it already */
     struct MHD_Response *answer; /* until it is queued */
     unsigned status;
     bool is_due, closes;
@@ -99,6 +100,8 @@ void pl_http_parse_head(struct MHD_Connection *mhd, pl_http_conn *c, const char 
                         pl_http_head *head);
 void pl_http_log(pl_http *h, const pl_http_conn *c);
 struct MHD_Response *pl_http_error(const pl_http *h, unsigned status, const char *why);
+/* An error past the library, where that takes none or would send its own; what it sends later goes nowhere. Not under TLS. */
+bool pl_http_tell(const pl_http *h, const pl_http_conn *c, unsigned status, const char *why);
 
 /* http_keys.c */
 int32_t pl_http_tenant_of(const pl_http *h, const char *auth); /* of an Authorization header; -1: none */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -214,12 +215,30 @@ static enum MHD_Result begin(pl_http *h, pl_http_conn *c, const char *method, co
     return MHD_YES;
 }
 
+static const char *why_refused(const pl_http_conn *c)
+{
+    return c->refused == 413 ? "the body is too long" : "no memory for another body";
+}
+
+/* A body that is not wanted any more. Its client is told at once, and may send as much again: a connection that is closed
+ * while bytes come loses what was sent to it. The library takes no answer before the body's end: under TLS it comes there. */
+static void refuse_body(pl_http *h, pl_http_conn *c, int status)
+{
+    if (c->refused) return;
+    c->refused = status;
+    c->told = pl_http_tell(h, c, (unsigned)status, why_refused(c));
+    if (!c->told) return;
+    c->status = (unsigned)status;
+    c->why = "refused";
+    h->m.refused++;
+    h->m.overloads += status == 503;
+}
+
 static enum MHD_Result receive(pl_http *h, pl_http_conn *c, const char *data, int64_t n)
 {
     h->m.bytes_in += (uint64_t)n;
-    if (c->refused ||
-        c->n_body + n > h->o.body_bytes) { /* the answer comes behind the body, if that ends before long */
-        if (!c->refused) c->refused = 413;
+    if (c->n_body + n > h->o.body_bytes) refuse_body(h, c, 413);
+    if (c->refused) {
         c->n_body += n;
         return c->n_body > 2 * h->o.body_bytes ? MHD_NO : MHD_YES;
     }
@@ -227,7 +246,8 @@ static enum MHD_Result receive(pl_http *h, pl_http_conn *c, const char *data, in
         const int64_t cap = pl_min(pl_max(c->n_body + n, 2 * c->body_cap), h->o.body_bytes), more = cap - c->body_cap;
         char *p = h->n_bodies + more > h->o.bodies_bytes ? NULL : realloc(c->body, (size_t)cap + 1);
         if (!p) {
-            c->refused = 503;
+            refuse_body(h, c, 503);
+            c->n_body += n;
             return MHD_YES;
         }
         h->n_bodies += more;
@@ -247,8 +267,8 @@ static void watch(pl_http *h, pl_http_conn *c)
 /* The request is complete: it joins the line. */
 static enum MHD_Result complete(pl_http *h, pl_http_conn *c)
 {
-    if (c->refused == 413) return refuse(h, c, 413, "the body is too long", true);
-    if (c->refused) return refuse(h, c, 503, "no memory for another body", true);
+    if (c->told) return MHD_NO;
+    if (c->refused) return refuse(h, c, (unsigned)c->refused, why_refused(c), true);
     if (is_health(c)) return answer_health(h, c);
     if (h->n_open >= h->o.max_requests) return refuse(h, c, 429, "too many requests at once", false);
     if (!c->settled) {
@@ -302,6 +322,28 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *mhd, const c
     if (due) c->answer = NULL, c->is_due = false;
     pthread_mutex_unlock(&h->lock);
     return due ? queue_answer(c, due) : rc;
+}
+
+/* The library has met an error of its own. If it was in what the headers say together (a Content-Length that is none),
+ * the connection is the one whose head is complete and has not come to on_request; the library would send its page with
+ * the head twice. Whose error another one is, nobody says. */
+static void on_error(void *cls, const char *format, va_list arg)
+{
+    pl_http *h = cls;
+    if (strncmp(format, "Error processing request", 24) != 0) return; /* said nowhere within a call of ours */
+    const unsigned status = va_arg(arg, unsigned);
+    pthread_mutex_lock(&h->lock);
+    for (int32_t i = 0; i < h->n_slots; i++) {
+        pl_http_conn *c = h->conn[i];
+        if (!c || c->state != HTTP_IDLE || !MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE) ||
+            MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_HTTP_STATUS)) /* it is being told of another error */
+            continue;
+        h->m.requests++;
+        h->m.refused++;
+        if (!pl_http_tell(h, c, status, status == 413 ? "the body is too long" : "the head is malformed"))
+            shutdown(c->fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&h->lock);
 }
 
 /* A request is over, sent or not. */
@@ -437,14 +479,16 @@ int pl_http_start(pl_http *h, pl_err *err)
         {MHD_OPTION_END, 0, NULL},
     };
     h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | (h->tls ? MHD_USE_TLS : 0), 0, NULL, NULL,
-        on_request, h, MHD_OPTION_LISTEN_SOCKET, h->listen_fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots,
-        MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * h->o.header_bytes + 8192),
-        MHD_OPTION_STRICT_FOR_CLIENT, 0, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
-        on_connection, h, MHD_OPTION_URI_LOG_CALLBACK, on_target, h, MHD_OPTION_UNESCAPE_CALLBACK, as_it_is, NULL,
-        MHD_OPTION_ARRAY, h->tls ? tls : tls + 2, MHD_OPTION_END);
-    if (!h->daemon)
-        return pl_fail(err, PL_EIO, "http: the server does not start%s", h->tls ? " (certificate, key?)" : "");
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (h->tls ? MHD_USE_TLS : 0), 0,
+        NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_error, h, MHD_OPTION_LISTEN_SOCKET, h->listen_fd,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)h->n_slots, MHD_OPTION_CONNECTION_TIMEOUT, 0u,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)(2 * h->o.header_bytes + 8192), MHD_OPTION_STRICT_FOR_CLIENT, 0,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h,
+        MHD_OPTION_URI_LOG_CALLBACK, on_target, h, MHD_OPTION_UNESCAPE_CALLBACK, as_it_is, NULL, MHD_OPTION_ARRAY,
+        h->tls ? tls : tls + 2, MHD_OPTION_END);
+    if (!h->daemon && h->tls)
+        return pl_fail(err, PL_EFORMAT, "http: TLS does not start with this certificate and this key");
+    if (!h->daemon) return pl_fail(err, PL_EIO, "http: the server does not start");
     const int rc = pthread_create(&h->watcher, NULL, watch_all, h);
     if (rc) return pl_fail(err, PL_EIO, "http: thread: %s", strerror(rc));
     h->watching = true;

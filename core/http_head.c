@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -149,15 +150,37 @@ pl_http_refusal pl_http_check_head(const pl_http *h, pl_http_conn *c, const char
     return (pl_http_refusal){0};
 }
 
-struct MHD_Response *pl_http_error(const pl_http *h, unsigned status, const char *why)
+enum { ERROR_BYTES = 256 };
+static int error_text(char *out, unsigned status, const char *why)
 {
-    char text[256], seconds[16];
     const char *type = status == 401   ? "authentication_error"
                        : status == 429 ? "rate_limit_error"
                        : status >= 500 ? "server_error"
                                        : "invalid_request_error";
+    return snprintf(out, ERROR_BYTES, "{\"error\":{\"code\":null,\"message\":\"%s\",\"param\":null,\"type\":\"%s\"}}",
+                    why, type);
+}
+
+bool pl_http_tell(const pl_http *h, const pl_http_conn *c, unsigned status, const char *why)
+{
+    char body[ERROR_BYTES], text[3 * ERROR_BYTES], retry[40] = "", name[96] = "";
+    if (h->tls) return false;
+    const int n_body = error_text(body, status, why);
+    if (status == 503) snprintf(retry, sizeof retry, "Retry-After: %d\r\n", h->retry_s);
+    if (c->req.request_id[0]) snprintf(name, sizeof name, "X-Request-Id: %s\r\n", c->req.request_id);
     const int n = snprintf(text, sizeof text,
-                           "{\"error\":{\"code\":null,\"message\":\"%s\",\"param\":null,\"type\":\"%s\"}}", why, type);
+                           "HTTP/1.1 %u %s\r\nConnection: close\r\nContent-Type: application/json\r\n%s%s"
+                           "Content-Length: %d\r\n\r\n%s",
+                           status, MHD_get_reason_phrase_for(status), name, retry, n_body, body);
+    (void)!send(c->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    shutdown(c->fd, SHUT_WR);
+    return true;
+}
+
+struct MHD_Response *pl_http_error(const pl_http *h, unsigned status, const char *why)
+{
+    char text[ERROR_BYTES], seconds[16];
+    const int n = error_text(text, status, why);
     struct MHD_Response *r = MHD_create_response_from_buffer((size_t)n, text, MHD_RESPMEM_MUST_COPY);
     if (!r) return NULL;
     MHD_add_response_header(r, "Content-Type", "application/json");

@@ -6,9 +6,10 @@
 
 enum { MAX_KEYS = 65536, MAX_TENANTS = 1024 };
 
-static void hash(const pl_http *h, const char *text, size_t n, uint8_t out[32])
+static void hash(const pl_http *h, const char *text, size_t n,
+                 uint8_t out[32]) /* h NULL: to find what is there twice */
 {
-    crypto_generichash(out, 32, (const uint8_t *)text, n, h->secret, sizeof h->secret);
+    crypto_generichash(out, 32, (const uint8_t *)text, n, h ? h->secret : NULL, h ? sizeof h->secret : 0);
 }
 
 int32_t pl_http_tenant_of(const pl_http *h, const char *auth)
@@ -57,9 +58,27 @@ static int read_line(const pl_http *h, pl_http_key *key, pl_http_tenant *list, i
     if (n_name >= sizeof list->name)
         return pl_fail(err, PL_EFORMAT, "keys: line %d, want a tenant of less than %zu characters", number,
                        sizeof list->name);
-    if (h) hash(h, secret, n_key, key->hash);
+    hash(h, secret, n_key, key->hash);
+    key->line = number;
     key->tenant = tenant_number(list, n_tenants, name, n_name);
     if (key->tenant < 0) return pl_fail(err, PL_ELIMIT, "keys: line %d, more than %d tenants", number, MAX_TENANTS);
+    return PL_OK;
+}
+
+static int by_hash(const void *a, const void *b)
+{
+    const pl_http_key *x = a, *y = b;
+    const int order = memcmp(x->hash, y->hash, sizeof x->hash);
+    return order ? order : x->line - y->line;
+}
+
+/* The same key twice: whose it is would depend on the order of lines. Sorts them. */
+static int check_twice(pl_http_key *key, int32_t n, pl_err *err)
+{
+    qsort(key, (size_t)n, sizeof *key, by_hash);
+    for (int32_t i = 1; i < n; i++)
+        if (memcmp(key[i - 1].hash, key[i].hash, sizeof key->hash) == 0)
+            return pl_fail(err, PL_EFORMAT, "keys: line %d, the key of line %d again", key[i].line, key[i - 1].line);
     return PL_OK;
 }
 
@@ -93,7 +112,8 @@ int pl_http_keys(pl_http *h, const char *text, int64_t n, pl_err *err)
         rc = pl_fail(err, PL_EFORMAT, "keys: none");
         goto done;
     }
-    if (!h) goto done; /* they are only looked at */
+    rc = check_twice(key, n_keys, err);
+    if (rc < 0 || !h) goto done; /* !h: they are only looked at */
     pthread_mutex_lock(&h->lock);
     pl_http_key *old = h->key;
     pl_http_tenant *old_tenant = h->tenant;

@@ -380,6 +380,15 @@ local function start_model(o)
   return m:start(o.context)
 end
 
+local function open_http(o)
+  local ok, h = pcall(http.open, o.http)
+  if ok then return h end
+  if o.tls and err.is(h) and h.code == "EFORMAT" then
+    h = err.new(("tls: the certificate %s and the key %s: no pair that can be used"):format(o.tls.cert, o.tls.key))
+  end
+  error(h, 0)
+end
+
 --- o: { model = (a path), load = (options of pl.model), context, name, http = (see pl.http), keys = (a file), drain_s,
 --- vllm_names, policy; tenants, integrity, pool, chat_template, access_log, tls = { cert, key } (files; see
 --- pl.deploy); socket = (a path for `attach`; false: none), dir = (where one without a path lies), reread = (a function
@@ -398,7 +407,7 @@ function M.open(o, log)
   end
   o.http = o.http or {}
   if o.access_log ~= nil then M.log_to(o.http, o.access_log) end
-  s.http = http.open(o.http)
+  s.http = open_http(o)
   s:read_keys(o.keys)
   local ok, e = pcall(function()
     s.engine_model = start_model(o)

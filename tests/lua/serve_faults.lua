@@ -153,6 +153,10 @@ if ffi.C.getuid() ~= 0 then -- root may all
   fails("no permission", tiny .. " " .. tiers, "disk cache: .*Permission denied")
   os.execute("chmod 600 " .. cache)
 end
+fails("a key twice", tiny .. " " .. small .. "--keys " .. dir .. "/keys", "keys: line 4, the key of line 2 again",
+  ("printf \"# keys\\n12345678 a\\nabcdefgh b\\n12345678 c\\n\" >%s/keys;"):format(dir))
+verdict(os.execute(("%s/perilune serve %s --port 0 --name '' >%s/out 2>&1"):format(build, tiny, dir)) / 256 == 2,
+  "an empty name is a wrong call")
 fails("no address", tiny .. " " .. small .. "--address 256.1.1.1", "http: address")
 
 -- Too little memory, from next to nothing up: a start that fails with a message, or a server whose answers are right,
@@ -270,11 +274,22 @@ if openssl(("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -
   verdict(curl("--insecure --tls-max 1.1 " .. url .. "/health") == "", "old versions of TLS are refused")
   stop(s, "https")
   local with = tiny .. " " .. small .. "--tls-cert %s --tls-key %s"
-  fails("no certificate file", with:format(dir .. "/nothing.pem", secret), "nothing.pem")
-  fails("no key file", with:format(cert, dir .. "/nothing.pem"), "nothing.pem")
-  fails("a certificate that is none", with:format(dir .. "/body", secret), "certificate")
-  fails("a key that is none", with:format(cert, dir .. "/body"), "key")
-  fails("another certificate's key", with:format(cert, other), "certificate")
+  local function file(name, pem)
+    local g = assert(io.open(dir .. "/" .. name, "w"))
+    g:write(pem)
+    g:close()
+    return dir .. "/" .. name
+  end
+  fails("no certificate file", with:format(dir .. "/nothing.pem", secret), "/nothing.pem: No such file")
+  fails("no key file", with:format(cert, dir .. "/nothing.pem"), "/nothing.pem: No such file")
+  fails("a certificate that is none", with:format(dir .. "/body", secret), "/body: no certificate in PEM format")
+  fails("a key that is none", with:format(cert, dir .. "/body"), "/body: no private key in PEM format")
+  fails("a certificate for a key", with:format(cert, cert), "/cert.pem: no private key in PEM format")
+  fails("an empty file", with:format(file("empty.pem", ""), secret), "/empty.pem: no certificate in PEM format")
+  fails("garbage in a certificate", with:format(file("garbage.pem",
+    "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), secret), "/garbage.pem and the key .*/key.pem")
+  fails("a directory", with:format(dir, secret), dir .. ": Is a directory")
+  fails("another certificate's key", with:format(cert, other), "certificate .*/cert.pem and the key .*/other.pem")
 else
   print "no openssl: TLS is not tried"
 end

@@ -2,6 +2,11 @@
 local common, deploy, err, file = require "pl.cli.common", require "pl.deploy", require "pl.err", require "pl.file"
 local M = { name = "serve", takes = "MODEL|DEPLOY.lua", about = "serve a model over HTTP, in OpenAI's dialect" }
 
+local function some(s)
+  if s == "" then return nil, "an empty name" end
+  return s
+end
+
 -- Options have no defaults here: what is given overrides a deployment file.
 function M.options(p)
   common.compute(p, true)
@@ -9,7 +14,7 @@ function M.options(p)
   p:option("--address", "Numeric address to listen on. Default: 127.0.0.1."):argname "ADDRESS"
   p:option("--port", "Port; 0 = any free one, which is printed. Default: 8080."):convert(common.whole(0, 65535))
     :argname "N"
-  p:option("--name", "What the model is called. Default: the last part of its path."):argname "NAME"
+  p:option("--name", "What the model is called. Default: the last part of its path."):convert(some):argname "NAME"
   p:option("--keys", "API keys, a line each: KEY TENANT. Read again on SIGHUP."):argname "FILE"
   p:option("--tls-cert", "PEM file of a certificate; with --tls-key: HTTPS."):argname "FILE"
   p:option("--tls-key", "PEM file of its key."):argname "FILE"
@@ -101,11 +106,23 @@ local function read(path)
   return text
 end
 
+-- A PEM file that holds one of these.
+local function pem(path, label, what)
+  local text = read(path)
+  if not text:find("%-%-%-%-%-BEGIN [%w ]*" .. label .. "%-%-%-%-%-") then
+    error(err.new(("%s: no %s in PEM format"):format(path, what)), 0)
+  end
+  return text
+end
+
 function M.run(o)
   if (o.tls_cert == nil) ~= (o.tls_key == nil) then require("pl.cli").usage "want both of --tls-cert and --tls-key" end
   local function log(text) io.stderr:write("perilune: ", text, "\n") end
   local set = settings_of(o, log)
-  if set.tls then set.http.cert, set.http.key = read(set.tls.cert), read(set.tls.key) end
+  if set.tls then
+    set.http.cert = pem(set.tls.cert, "CERTIFICATE", "certificate")
+    set.http.key = pem(set.tls.key, "PRIVATE KEY", "private key")
+  end
   local s = require("pl.serve").open(set, log)
   local m, address = s.engine_model, set.http.address
   common.written(io.write(("serving %s on %s://%s:%d\n"):format(s.model.name, set.tls and "https" or "http",
