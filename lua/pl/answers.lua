@@ -1,6 +1,6 @@
 -- A client's request while the engine works on it: one engine request for each answer (choice) that it wants, the
 -- pieces of text that these make, stop texts across tokens, and what is to be told the client after each step.
-local abi, openai = require "pl.abi", require "pl.openai"
+local abi, err, openai = require "pl.abi", require "pl.err", require "pl.openai"
 local C = abi.C
 local M = {}
 
@@ -91,11 +91,16 @@ local prefixes = { chat = "chatcmpl", completion = "cmpl", embedding = "embd" }
 
 --- A job for request r of the server's HTTP side, o as pl.openai reads it.
 function M.job(server, r, o, number)
-  return { http_id = r.id, o = o, name = ("%s-%x%06x"):format(prefixes[o.kind], server.started, number),
-    created = os.time(), model = server.model.name, fingerprint = "perilune-" .. abi.version(), tenant = r.tenant,
-    choices = {}, prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, tok = server.engine_model:tokenizer(),
+  local name = o.name or ("%x%06x"):format(server.started, number)
+  return { http_id = r.id, o = o, name = prefixes[o.kind] .. "-" .. name, created = os.time(),
+    model = server.model.name, fingerprint = "perilune-" .. abi.version(), tenant = r.tenant, choices = {},
+    prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, tok = server.engine_model:tokenizer(),
     engine = server.engine_model.engine }
 end
+
+--- What the engine raised about a request, for its client: misuse is told; anything else stays as it is, and becomes
+--- an internal error.
+function M.not_taken(e) return err.is(e) and e.code == "EARG" and openai.refusal(e.msg) or e end
 
 --- Hands a job's requests to the engine. Raises a refusal.
 function M.submit(job, model)
@@ -110,9 +115,7 @@ function M.submit(job, model)
       q.max_tokens = o.max_tokens or math.max(model.context - prompt.n, 1)
       if o.echo then c.pieces[1] = { text = prompt.text } end
       local ok, request, code = pcall(job.engine.submit, job.engine, q, nil, nil, nil, prompt)
-      if not ok then
-        error(openai.refusal(type(request) == "table" and request.msg or tostring(request)), 0)
-      end
+      if not ok then error(M.not_taken(request), 0) end
       if not request then
         error(openai.refusal(("no room for another request (%s)"):format(code), { status = 429 }), 0)
       end

@@ -18,10 +18,11 @@ Refusal.__index = Refusal
 local types = { [401] = "authentication_error", [404] = "not_found_error", [405] = "invalid_request_error",
   [429] = "rate_limit_error", [500] = "server_error", [503] = "server_error" }
 
---- An error that is the client's to hear: o.param, o.code, o.status (default 400).
+--- An error that is the client's to hear: o.param, o.code, o.status (default 400), o.allow: what a 405 names.
 function M.refusal(message, o)
   o = o or {}
-  return setmetatable({ message = message, param = o.param, code = o.code, status = o.status or 400 }, Refusal)
+  return setmetatable({ message = message, param = o.param, code = o.code, status = o.status or 400, allow = o.allow },
+    Refusal)
 end
 function M.is_refusal(e) return getmetatable(e) == Refusal end
 local function refuse(message, param, code) error(M.refusal(message, { param = param, code = code }), 0) end
@@ -34,54 +35,89 @@ end
 
 -- Fields ---------------------------------------------------------------------------------------------------
 
+-- A value as a client knows it. An empty list and an empty object are the same by now.
+local function shown(v)
+  if v == null then return "null" end
+  if type(v) ~= "table" then return schema.show(v) end
+  return #v > 0 and "a list" or next(v) ~= nil and "an object" or "an empty list or object"
+end
+
+-- schema.wrong, in a client's words.
+local function wrong(v, want)
+  local bad, part = schema.wrong(v, want)
+  if bad and not part and (v == null or type(v) == "table") then bad = bad:gsub("^a %l+", shown(v)) end
+  return bad, part
+end
+
+-- Entries have numbers as in JSON: the first is [0].
 local function list_of(want, most)
-  local list = schema.list(want, 0)
   return function(v)
-    if type(v) == "table" and #v > most then return ("a list of %d, want at most %d"):format(#v, most) end
-    if type(v) == "table" and next(v) ~= nil and #v == 0 then return "an object, want a list" end
-    return list(v)
+    if type(v) ~= "table" or #v == 0 and next(v) ~= nil then return shown(v) .. ", want a list" end
+    if #v > most then return ("a list of %d, want at most %d"):format(#v, most) end
+    for i = 1, #v do
+      local bad, part = wrong(v[i], want)
+      if bad then return bad, ("[%d]%s"):format(i - 1, part or "") end
+    end
   end
 end
 local function object(v)
-  if type(v) ~= "table" or #v > 0 then return schema.show(v) .. ", want an object" end
+  if type(v) ~= "table" or #v > 0 then return shown(v) .. ", want an object" end
 end
 local function text(least, most)
   return function(v)
     if type(v) ~= "string" or #v < least or #v > most then
-      return ("%s, want a text of %d to %d bytes"):format(schema.show(v), least, most)
+      return ("%s, want a text of %d to %d bytes"):format(shown(v), least, most)
     end
   end
 end
-local function either(a, b)
-  return function(v)
-    local bad = schema.wrong(v, a)
-    return bad and schema.wrong(v, b) and bad
+-- One, or a list or an object as `many` says it.
+local function one_or(one, many)
+  return function(v) return wrong(v, type(v) == "table" and many or one) end
+end
+local function name(v)
+  if type(v) ~= "string" or #v > 64 or not v:find "^[%w_.-]+$" then
+    return shown(v) .. ", want 1 to 64 letters, digits and _ . -"
   end
 end
 local stop_text = text(1, 1024)
 local ids = list_of(whole(0), 2 ^ 22)
 local function any() end
 
-local common = { model = "string", max_tokens = whole(0), temperature = number(0, 100), top_p = number(1e-6, 1),
+-- Of the client: they change no answer, and may be said to everything.
+local notes = { user = "string", safety_identifier = "string", prompt_cache_key = "string", session_id = "string",
+  metadata = object }
+-- Of everything that is computed.
+local work = { model = "string", cache_salt = text(1, 256), priority = whole(-2 ^ 31 + 1, 2 ^ 31 - 1),
+  add_special_tokens = "boolean" }
+-- Of texts.
+local answer = { max_tokens = whole(0), temperature = number(0, 100), top_p = number(1e-6, 1),
   n = whole(1, M.MAX_CHOICES), stream = "boolean", stream_options = object,
-  stop = either(stop_text, list_of(stop_text, M.MAX_STOPS)), presence_penalty = number(-2, 2),
-  frequency_penalty = number(-2, 2), logit_bias = object, seed = whole(-2 ^ 53, 2 ^ 53), user = "string",
-  safety_identifier = "string", prompt_cache_key = "string", metadata = object, -- of the client; they change no answer
+  stop = one_or(stop_text, list_of(stop_text, M.MAX_STOPS)), presence_penalty = number(-2, 2),
+  frequency_penalty = number(-2, 2), logit_bias = object, seed = whole(-2 ^ 53, 2 ^ 53),
   -- beyond OpenAI's
   top_k = whole(-1), min_p = number(0, 1), repetition_penalty = number(0.01, 100),
   stop_token_ids = list_of(whole(0), M.MAX_LIST), include_stop_str_in_output = "boolean", ignore_eos = "boolean",
-  min_tokens = whole(0), cache_salt = text(1, 256), priority = whole(-2 ^ 31 + 1, 2 ^ 31 - 1),
-  add_special_tokens = "boolean" }
-local completion = { prompt = any, logprobs = whole(0, 20), echo = "boolean" }
-local chat = { messages = any, max_completion_tokens = whole(0), logprobs = "boolean", top_logprobs = whole(0, 20),
-  tools = list_of(object, M.MAX_LIST), tool_choice = either("string", object), chat_template_kwargs = object,
-  add_generation_prompt = "boolean", continue_final_message = "boolean" }
-for k, v in pairs(common) do completion[k], chat[k] = v, v end
+  min_tokens = whole(0), request_id = name }
+local function fields(t, ...)
+  for _, more in ipairs { notes, ... } do
+    for k, want in pairs(more) do t[k] = want end
+  end
+  return t
+end
+--- What the body of each kind may say.
+M.fields = {
+  completion = fields({ prompt = any, logprobs = whole(0, 20), echo = "boolean" }, work, answer),
+  chat = fields({ messages = any, max_completion_tokens = whole(0), logprobs = "boolean", top_logprobs = whole(0, 20),
+    tools = list_of(object, M.MAX_LIST), tool_choice = one_or("string", object), chat_template_kwargs = object,
+    add_generation_prompt = "boolean", continue_final_message = "boolean" }, work, answer),
+  embedding = fields({ input = any, encoding_format = { float = true, base64 = true }, dimensions = whole(1) }, work),
+  tokenize = fields { model = "string", prompt = "string", content = "string", text = "string",
+    add_special_tokens = "boolean", add_special = "boolean", parse_special = "boolean" },
+  detokenize = fields { model = "string", tokens = ids },
+}
 
-local embedding = { input = any, encoding_format = { float = true, base64 = true }, dimensions = whole(1) }
-for _, k in ipairs { "model", "user", "cache_salt", "priority", "add_special_tokens" } do embedding[k] = common[k] end
-
--- Known, and honoured in these values alone: a request that says anything else has to hear that it is not done.
+-- Known, and honoured in these values alone, where it is no field of the kind: a request that says anything else has to
+-- hear that it is not done.
 local function is(...)
   local set = {}
   for _, v in ipairs { ... } do set[v] = true end
@@ -89,7 +125,7 @@ local function is(...)
 end
 local function empty(v) return type(v) == "table" and next(v) == nil end
 local never = function() return false end
-local neutral = { response_format = function(v) return type(v) == "table" and v.type == "text" end,
+M.neutral = { response_format = function(v) return type(v) == "table" and v.type == "text" end,
   reasoning_effort = never, functions = empty, function_call = is "none", audio = never, prediction = never,
   modalities = function(v) return type(v) == "table" and #v == 1 and v[1] == "text" end, web_search_options = never,
   moderation = never, prompt_cache_retention = is "in_memory",
@@ -102,24 +138,34 @@ local neutral = { response_format = function(v) return type(v) == "table" and v.
   json_schema = never, skip_special_tokens = is(true), spaces_between_special_tokens = is(true), chat_template = never,
   documents = empty, use_beam_search = is(false), length_penalty = is(1), early_stopping = is(false),
   logits_processors = empty, logits_processor_pattern = never, return_token_ids = is(false),
-  return_tokens_as_token_ids = is(false), echo = is(false), best_of = never, mm_processor_kwargs = never,
-  kv_transfer_params = never, vllm_xargs = empty, prompt_embeds = never, enable_response_messages = is(false),
-  normalize = is(true), parallel_tool_calls = is(true, false), tools = empty, tool_choice = is("none", "auto") }
+  return_tokens_as_token_ids = is(false), return_token_strs = is(false), with_pieces = is(false), echo = is(false),
+  best_of = function(v, body) return v == (body.n ~= null and body.n or 1) end, mm_processor_kwargs = never,
+  media_io_kwargs = never, kv_transfer_params = never, vllm_xargs = empty, prompt_embeds = never,
+  enable_response_messages = is(false), include_reasoning = is(true), thinking_token_budget = never,
+  truncation_side = never, repetition_detection = never, embed_dtype = is "float32",
+  endianness = is("native", "little"), use_activation = never, additional_data = never, normalize = is(true),
+  parallel_tool_calls = is(true, false), tools = empty, tool_choice = is("none", "auto"), stream = is(false), n = is(1),
+  logprobs = is(false) }
+
+local known = {} -- of texts and embeddings: in a body of another kind these are no fields that nobody knows
+for _, kind in ipairs { "completion", "chat", "embedding" } do
+  for k in pairs(M.fields[kind]) do known[k] = true end
+end
+for k in pairs(M.neutral) do known[k] = true end
 
 --- The fields of a body that are known, checked. null is as good as absent.
-local function read(fields, body)
-  if type(body) ~= "table" or #body > 0 then refuse("the body is no JSON object") end
+local function read(kind, body)
   local out, names = {}, {}
   for k in pairs(body) do names[#names + 1] = tostring(k) end
   table.sort(names) -- the same complaint every time
   for _, k in ipairs(names) do
-    local v = body[k]
+    local v, want, neutral = body[k], M.fields[kind][k], M.neutral[k]
     if v == null then v = nil end
-    if v ~= nil and fields[k] then
-      local bad, part = schema.wrong(v, fields[k])
+    if v ~= nil and want then
+      local bad, part = wrong(v, want)
       if bad then refuse(("%s%s: %s"):format(k, part or "", bad), k) end
       out[k] = v
-    elseif v ~= nil and neutral[k] and not (k == "best_of" and v == (body.n or 1)) and not neutral[k](v) then
+    elseif v ~= nil and known[k] and not (neutral and neutral(v, body)) then
       refuse(("%s: not supported, or not in this value"):format(k), k, "unsupported_parameter")
     end
   end
@@ -133,14 +179,33 @@ local function check_model(f, model)
   end
 end
 
--- What requests for texts have in common: the options of the engine, and of the answer.
-local function options_of(f, model)
+-- Token ids that end an answer. Where all do, and none may yet, no token is left to choose.
+local function stops_of(f, model)
+  local stops, seen, n = f.ignore_eos and {} or { unpack(model.stops) }, {}, 0
+  for i, id in ipairs(f.stop_token_ids or {}) do
+    if id >= model.vocab then
+      refuse(("stop_token_ids[%d]: %d, want an id below %d"):format(i - 1, id, model.vocab), "stop_token_ids")
+    end
+    stops[#stops + 1] = id
+  end
+  for _, id in ipairs(stops) do
+    if not seen[id] then seen[id], n = true, n + 1 end
+  end
+  if n == model.vocab and (f.min_tokens or 0) > 0 then
+    refuse("stop_token_ids: every token ends the answer, and min_tokens wants one that does not", "stop_token_ids")
+  end
+  return stops
+end
+
+-- What requests for texts have in common: the options of the engine, and of the answer. most: tokens of one that says
+-- nothing; nil: what there is room for.
+local function options_of(f, model, most)
   check_model(f, model)
   local stream = f.stream_options or {}
   if f.stream_options and not f.stream then refuse("stream_options: only with stream", "stream_options") end
   for k, v in pairs(stream) do
     if v ~= null and v ~= false and not (k == "include_usage" and v == true) and
-      (k == "include_usage" or k == "continuous_usage_stats") then
+      (k == "include_usage" or k == "continuous_usage_stats" or k == "include_obfuscation") then
       refuse(("stream_options.%s: not supported, or not in this value"):format(k), "stream_options")
     end
   end
@@ -151,63 +216,63 @@ local function options_of(f, model)
     if not id or id >= model.vocab then
       refuse(("logit_bias: '%s', want a token id below %d"):format(tostring(k):sub(1, 40), model.vocab), "logit_bias")
     end
-    local bad = schema.wrong(v, number(-100, 100))
+    local bad = wrong(v, number(-100, 100))
     if bad then refuse(("logit_bias['%d']: %s"):format(id, bad), "logit_bias") end
     bias[id] = v
   end
   if n > M.MAX_LIST then refuse(("logit_bias: %d entries, want at most %d"):format(n, M.MAX_LIST), "logit_bias") end
-  for _, id in ipairs(f.stop_token_ids or {}) do
-    if id >= model.vocab then
-      refuse(("stop_token_ids: %d, want ids below %d"):format(id, model.vocab), "stop_token_ids")
-    end
+  most = f.max_completion_tokens or f.max_tokens or most
+  if f.min_tokens and most and f.min_tokens > most then
+    refuse(("min_tokens: %d, want at most max_tokens, which is %d"):format(f.min_tokens, most), "min_tokens")
   end
-  local stops = f.ignore_eos and {} or { unpack(model.stops) }
-  for _, id in ipairs(f.stop_token_ids or {}) do stops[#stops + 1] = id end
   local engine = { temperature = f.temperature or 1, top_p = f.top_p or 1, min_p = f.min_p or 0,
     top_k = math.max(f.top_k or 0, 0), repetition_penalty = f.repetition_penalty,
     presence_penalty = f.presence_penalty, frequency_penalty = f.frequency_penalty, min_tokens = f.min_tokens,
-    logit_bias = bias, stop = stops, cache_salt = f.cache_salt, priority = -(f.priority or 0) }
+    logit_bias = bias, stop = stops_of(f, model), cache_salt = f.cache_salt, priority = -(f.priority or 0) }
   return { engine = engine, n = f.n or 1, stream = f.stream or false, usage = stream.include_usage == true,
     stops = type(f.stop) == "string" and { f.stop } or f.stop or {}, seed = f.seed and f.seed % 2 ^ 53,
-    keep_stop = f.include_stop_str_in_output, min_tokens = f.min_tokens or 0, max_tokens = f.max_tokens,
-    bos = f.add_special_tokens ~= false }
+    keep_stop = f.include_stop_str_in_output, min_tokens = f.min_tokens or 0, max_tokens = most,
+    bos = f.add_special_tokens ~= false, name = f.request_id }
 end
 
--- Prompts of a completion, or inputs: a text, texts, ids, or lists of ids. field: its name.
-local function prompts_of(v, field)
-  if type(v) == "string" then return { v } end
+--- How a prompt or an input is called: the i-th of a list, unless it is the whole field itself.
+function M.place(field, o, i) return o.single and field or ("%s[%d]"):format(field, i - 1) end
+
+-- Prompts of a completion, or inputs: a text, texts, ids, or lists of ids, as a list of texts or lists of ids; single:
+-- the field is one prompt. field: its name.
+local function prompts_of(v, field, model)
+  local list = list_of(whole(0, model.vocab - 1), 2 ^ 22)
+  if type(v) == "string" then return { v }, true end
   if type(v) ~= "table" or #v == 0 then
-    refuse(field .. ": want a text, a list of texts, ids, or a list of lists of ids", field)
+    refuse(("%s: %s, want a text, a list of texts, ids, or a list of lists of ids"):format(field, shown(v)), field)
   end
-  if type(v[1]) == "number" then
-    local bad, part = ids(v)
-    if bad then refuse(("%s%s: %s"):format(field, part or "", bad), field) end
-    return { v }
-  end
-  for i, p in ipairs(v) do
+  local single = type(v[1]) == "number"
+  for i, p in ipairs(single and { v } or v) do
     local bad, part
     if type(v[1]) == "string" then
-      if type(p) ~= "string" then bad = schema.show(p) .. ", want a text" end
+      bad = type(p) ~= "string" and shown(p) .. ", want a text" or nil
+    elseif i == 1 and not single and type(p) ~= "table" then
+      bad = shown(p) .. ", want a text or a list of ids"
     else
-      bad, part = ids(p)
+      bad, part = list(p)
     end
-    if bad then refuse(("%s[%d]%s: %s"):format(field, i, part or "", bad), field) end
+    if bad then refuse(M.place(field, { single = single }, i) .. (part or "") .. ": " .. bad, field) end
   end
-  return v
+  return single and { v } or v, single
 end
 
 --- A body of /v1/completions: { prompts, n, stream, usage, stops, echo, logprobs, engine = options, ... }.
 function M.completion(body, model)
-  local f = read(completion, body)
+  local f = read("completion", body)
   if f.prompt == nil then refuse("prompt: missing", "prompt") end
-  local o = options_of(f, model)
-  o.kind, o.prompts, o.echo = "completion", prompts_of(f.prompt, "prompt"), f.echo
+  local o = options_of(f, model, 16)
+  o.kind, o.echo = "completion", f.echo
+  o.prompts, o.single = prompts_of(f.prompt, "prompt", model)
   if o.echo and f.logprobs then refuse("echo: not supported together with logprobs", "echo") end
   if #o.prompts * o.n > M.MAX_CHOICES then
     refuse(("prompt: %d prompts of %d answers each, want at most %d in all"):format(#o.prompts, o.n, M.MAX_CHOICES),
       "prompt")
   end
-  o.max_tokens = o.max_tokens or 16
   o.logprobs = f.logprobs
   return o
 end
@@ -217,16 +282,16 @@ function M.too_many_tokens(n, inputs)
   refuse(("input: %d tokens in %d inputs, want at most %d in all"):format(n, inputs, M.MAX_INPUT_TOKENS), "input")
 end
 
---- A body of /v1/embeddings: { inputs, base64, engine = options, bos }.
+--- A body of /v1/embeddings: { inputs, single, base64, engine = options, bos }.
 function M.embedding(body, model)
-  local f = read(embedding, body)
+  local f = read("embedding", body)
   if f.input == nil then refuse("input: missing", "input") end
   check_model(f, model)
   if not model.pooling then refuse "this model makes no embeddings: its recipe's forward returns logits alone" end
   if f.dimensions and f.dimensions > model.width then
     refuse(("dimensions: %d, the model makes %d"):format(f.dimensions, model.width), "dimensions")
   end
-  local inputs = prompts_of(f.input, "input")
+  local inputs, single = prompts_of(f.input, "input", model)
   if #inputs > M.MAX_INPUTS then
     refuse(("input: a list of %d, want at most %d"):format(#inputs, M.MAX_INPUTS), "input")
   end
@@ -234,14 +299,9 @@ function M.embedding(body, model)
   for i, v in ipairs(inputs) do
     n = n + (type(v) == "table" and #v or 0)
     if n > M.MAX_INPUT_TOKENS then M.too_many_tokens(n, i) end
-    if #v == 0 then refuse(("input[%d]: empty, want at least a token"):format(i), "input") end
-    for k = 1, type(v) == "table" and #v or 0 do
-      if v[k] >= model.vocab then
-        refuse(("input[%d][%d]: %d, want ids below %d"):format(i, k, v[k], model.vocab), "input")
-      end
-    end
+    if #v == 0 then refuse(M.place("input", { single = single }, i) .. ": empty, want at least a token", "input") end
   end
-  return { kind = "embedding", inputs = inputs, base64 = f.encoding_format == "base64",
+  return { kind = "embedding", inputs = inputs, single = single, base64 = f.encoding_format == "base64",
     bos = f.add_special_tokens ~= false, engine = { embed = model.pooling, dimensions = f.dimensions,
       cache_salt = f.cache_salt, priority = -(f.priority or 0) } }
 end
@@ -250,12 +310,12 @@ local function content_of(c, where)
   if c == nil or c == null then return nil end
   if type(c) == "string" then return c end
   if type(c) ~= "table" or #c == 0 and next(c) ~= nil then
-    refuse(where .. ".content: want a text or a list of parts", "messages")
+    refuse(("%s.content: %s, want a text or a list of parts"):format(where, shown(c)), "messages")
   end
   local out = {}
   for i, part in ipairs(c) do
     if type(part) ~= "table" or part.type ~= "text" or type(part.text) ~= "string" then
-      refuse(("%s.content[%d]: only parts of type 'text' are supported"):format(where, i), "messages")
+      refuse(("%s.content[%d]: only parts of type 'text' are supported"):format(where, i - 1), "messages")
     end
     out[i] = part.text
   end
@@ -264,13 +324,16 @@ end
 
 --- A body of /v1/chat/completions; o.messages goes to the model's template.
 function M.chat(body, model)
-  local f = read(chat, body)
+  local f = read("chat", body)
   local messages = f.messages
-  if type(messages) ~= "table" or #messages == 0 then refuse("messages: want a list of messages", "messages") end
+  if messages == nil then refuse("messages: missing", "messages") end
+  if type(messages) ~= "table" or #messages == 0 then
+    refuse(("messages: %s, want a list of messages"):format(shown(messages)), "messages")
+  end
   for i, m in ipairs(messages) do
-    local where = ("messages[%d]"):format(i)
+    local where = ("messages[%d]"):format(i - 1)
     if type(m) ~= "table" or type(m.role) ~= "string" then
-      refuse(where .. ": want an object with a role", "messages")
+      refuse(("%s: %s, want an object with a role"):format(where, shown(m)), "messages")
     end
     m.content = content_of(m.content, where)
     if type(m.tool_calls) == "table" and next(m.tool_calls) == nil then m.tool_calls = nil end
@@ -288,16 +351,42 @@ function M.chat(body, model)
   if f.continue_final_message and f.add_generation_prompt then
     refuse("continue_final_message: not with add_generation_prompt", "continue_final_message")
   end
-  local o = options_of(f, model)
-  o.kind, o.messages, o.template = "chat", messages, f.chat_template_kwargs ~= nil
-  o.generation_prompt = not f.continue_final_message and f.add_generation_prompt ~= false
-  o.continues = f.continue_final_message
   if f.max_tokens and f.max_completion_tokens and f.max_tokens ~= f.max_completion_tokens then
     refuse("max_tokens: not the same as max_completion_tokens", "max_tokens")
   end
-  o.max_tokens = f.max_completion_tokens or f.max_tokens
+  local o = options_of(f, model)
+  o.kind, o.messages, o.template = "chat", messages, f.chat_template_kwargs ~= nil
+  o.single, o.bos, o.tools = true, f.add_special_tokens == true, f.tools and #f.tools > 0 or nil
+  o.generation_prompt = not f.continue_final_message and f.add_generation_prompt ~= false
+  o.continues = f.continue_final_message
   if f.logprobs then o.logprobs = f.top_logprobs or 0 end
   return o
+end
+
+--- A body of /tokenize: { text, bos, specials }.
+function M.tokenize(body, model)
+  local f = read("tokenize", body)
+  check_model(f, model)
+  local field = f.prompt and "prompt" or f.content and "content" or "text"
+  if not f[field] then refuse("prompt: missing", "prompt") end
+  for _, other in ipairs { "content", "text" } do
+    if other ~= field and f[other] then refuse(("%s: not beside %s"):format(other, field), other) end
+  end
+  return { text = f[field], specials = f.parse_special == true,
+    bos = f.add_special_tokens ~= false and f.add_special ~= false }
+end
+
+--- A body of /detokenize: the ids.
+function M.detokenize(body, model)
+  local f = read("detokenize", body)
+  check_model(f, model)
+  if not f.tokens then refuse("tokens: missing", "tokens") end
+  for i, id in ipairs(f.tokens) do
+    if id >= model.vocab then
+      refuse(("tokens[%d]: %d, want an id below %d"):format(i - 1, id, model.vocab), "tokens")
+    end
+  end
+  return f.tokens
 end
 
 -- Answers --------------------------------------------------------------------------------------------------

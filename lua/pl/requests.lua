@@ -12,12 +12,11 @@ for i, name in ipairs(M.kinds) do M.kinds[name] = i end
 local Reader = {}
 Reader.__index = Reader
 
---- What a reader needs to know, as a text: the server's model, its context, and a chat template, or why there is none.
+--- What a reader needs to know, as a text: the server's model, its context, and a chat template, if there is one.
 function M.setup(model, context, chat)
   return json.encode { name = model.name, vocab = model.vocab, stops = json.list(model.stops), pooling = model.pooling,
     width = model.width, context = context,
-    chat = type(chat) == "table" and { source = chat.template.source, name = chat.name, tokens = chat.tokens } or nil,
-    no_chat = type(chat) == "string" and chat or nil }
+    chat = chat and { source = chat.template.source, name = chat.name, tokens = chat.tokens } or nil }
 end
 
 --- A reader with that text, and a tokenizer.
@@ -30,17 +29,17 @@ local function body_of(body)
   if body == "" then error(openai.refusal "the body is empty, want JSON", 0) end
   local t, why = http.decode(body)
   if t == nil then error(openai.refusal(why), 0) end
-  if type(t) ~= "table" then error(openai.refusal "the body is no JSON object", 0) end
+  if not body:find "^%s*{" then error(openai.refusal "the body is no JSON object", 0) end -- [] is decoded as {} is
   return t
 end
 
 -- Prompts --------------------------------------------------------------------------------------------------
 
 local function room(self, o, n)
-  local wanted, context = o.max_tokens, self.model.context
-  if n + math.max(wanted or 1, 1) > context and not (wanted == 0 and n <= context) then
+  local wanted, context = o.max_tokens or math.max(o.min_tokens, 1), self.model.context
+  if n + math.max(wanted, 1) > context and not (wanted == 0 and n <= context) then
     local message = "the context holds %d tokens; %d of prompt and %d of answer are too many"
-    error(openai.refusal(message:format(context, n, wanted or 1), { code = "context_length_exceeded",
+    error(openai.refusal(message:format(context, n, wanted), { code = "context_length_exceeded",
       param = o.kind == "chat" and "messages" or "prompt" }), 0)
   end
 end
@@ -56,15 +55,10 @@ end
 
 -- Prompts as such; text: for an echo.
 local function prompts(self, o)
+  local field = o.kind == "chat" and "messages" or "prompt"
   for p, prompt in ipairs(o.prompts) do
-    for i, id in ipairs(type(prompt) == "table" and prompt or {}) do
-      if id >= self.model.vocab then
-        error(openai.refusal(("prompt[%d]: %d, want ids below %d"):format(i, id, self.model.vocab),
-          { param = "prompt" }), 0)
-      end
-    end
     local one = tokens(self, o, prompt)
-    if one.n == 0 then error(openai.refusal("the prompt is empty", { param = "prompt" }), 0) end
+    if one.n == 0 then error(openai.refusal(openai.place(field, o, p) .. ": no tokens", { param = field }), 0) end
     room(self, o, one.n)
     if o.echo then one.text = type(prompt) == "table" and self.tok:decode(prompt) or prompt end
     o.prompts[p] = one
@@ -93,20 +87,20 @@ function readers.completion(self, body) return prompts(self, openai.completion(b
 
 function readers.chat(self, body)
   local o = openai.chat(body_of(body), self.model)
+  local function refuse(why) error(openai.refusal("messages: " .. why, { param = "messages" }), 0) end
+  if not self.chat then refuse "this model has no chat template" end -- why, and where not, is in the server's log
   local ok, text = pcall(function()
-    if not self.chat then err.raise(self.model.no_chat) end
     local b = require("pl.template").json(body).at
     local vars, more = {}, o.template and b.chat_template_kwargs
     for _, k in ipairs(more and more.keys or {}) do vars[k] = more.at[k] end
+    if o.tools then vars.tools = b.tools end
     vars.messages = messages_of(b.messages, o.messages)
     vars.add_generation_prompt, vars.continue_final_message = o.generation_prompt, o.continues
     return self.chat:prompt(vars)
   end)
-  if not ok then
-    error(openai.refusal("messages: the chat template: " .. (err.is(text) and text.msg or tostring(text)),
-      { param = "messages" }), 0)
-  end
-  o.prompts, o.specials, o.bos, o.messages = { text }, true, false, nil
+  if not ok and (not err.is(text) or text.kind == "internal") then error(text, 0) end
+  if not ok then refuse("the chat template: " .. text.msg) end
+  o.prompts, o.specials, o.messages = { text }, true, nil
   return prompts(self, o)
 end
 
@@ -116,9 +110,10 @@ function readers.embedding(self, body)
   for i, input in ipairs(o.prompts) do
     local one = tokens(self, o, input)
     local function refuse(message, code) error(openai.refusal(message, { param = "input", code = code }), 0) end
-    if one.n == 0 then refuse(("input[%d]: no tokens"):format(i)) end
+    local place = openai.place("input", o, i)
+    if one.n == 0 then refuse(place .. ": no tokens") end
     if one.n > self.model.context then
-      refuse(("input[%d]: %d tokens, the context holds %d"):format(i, one.n, self.model.context),
+      refuse(("%s: %d tokens, the context holds %d"):format(place, one.n, self.model.context),
         "context_length_exceeded")
     end
     sum = sum + one.n
@@ -129,25 +124,14 @@ function readers.embedding(self, body)
 end
 
 function readers.tokenize(self, body)
-  local t = body_of(body)
-  local text = t.prompt or t.content or t.text
-  if type(text) ~= "string" then error(openai.refusal("prompt: want a text", { param = "prompt" }), 0) end
-  local bos, specials = t.add_special_tokens ~= false, t.parse_special == true
-  local ids = self.tok:encode(text, { bos = bos, specials = specials })
-  return nil, { tokens = json.list(ids), count = #ids, max_model_len = self.model.context }
+  local o = openai.tokenize(body_of(body), self.model)
+  local list = self.tok:encode(o.text, { bos = o.bos, specials = o.specials })
+  return nil, { tokens = json.list(list), count = #list, max_model_len = self.model.context }
 end
 
 function readers.detokenize(self, body)
-  local ids = body_of(body).tokens
-  if type(ids) ~= "table" or next(ids) ~= nil and #ids == 0 then
-    error(openai.refusal("tokens: want a list of ids", { param = "tokens" }), 0)
-  end
-  for i, id in ipairs(ids) do
-    if type(id) ~= "number" or id % 1 ~= 0 or id < 0 or id >= self.model.vocab then
-      error(openai.refusal(("tokens[%d]: want an id below %d"):format(i, self.model.vocab), { param = "tokens" }), 0)
-    end
-  end
-  return nil, { prompt = self.tok:decode(ids, { specials = true }) }
+  local list = openai.detokenize(body_of(body), self.model)
+  return nil, { prompt = self.tok:decode(list, { specials = true }) }
 end
 
 --- What a body of that kind (a number of M.kinds) asks: the options of an answer, as pl.answers takes them; or nil, a

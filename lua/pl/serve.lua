@@ -27,7 +27,14 @@ local function card(s)
     max_model_len = s.engine_model.context }
 end
 route("GET", "/v1/models", function(s, r) s.http:json(r.id, 200, { object = "list", data = json.list { card(s) } }) end)
+route("GET", "/v1/models/*", function(s, r, name)
+  if name ~= s.model.name then
+    error(openai.refusal("no such model", { status = 404, param = "model", code = "model_not_found" }), 0)
+  end
+  s.http:json(r.id, 200, card(s))
+end)
 route("GET", "/version", function(s, r) s.http:json(r.id, 200, { version = abi.version() }) end)
+route("GET", "/health", function() err.raise "serve: /health is answered in core/http_conn.c" end)
 
 route("GET", "/metrics", function(s, r)
   s.http:answer(r.id, 200, prometheus.text(s.engine_model.engine, s.http:stats(), s.model.name, s.o.vllm_names),
@@ -50,30 +57,34 @@ for path, name in pairs { ["/v1/completions"] = "completion", ["/v1/chat/complet
   end)
 end
 
-function Server:dispatch(r)
-  local path = r.path
-  local model = path:match "^/v1/models/(.+)$"
-  local known = routes[path]
-  if model then
-    if r.method ~= "GET" then error(openai.refusal("want GET", { status = 405 }), 0) end
-    if model ~= self.model.name then
-      error(openai.refusal("no such model", { status = 404, param = "model", code = "model_not_found" }), 0)
-    end
-    return self.http:json(r.id, 200, card(self))
-  end
-  if not known then error(openai.refusal("no such path", { status = 404 }), 0) end
-  local f = known[r.method]
-  if not f then
-    error(openai.refusal("want " .. table.concat(err.names(known), " or "), { status = 405 }), 0)
-  end
-  return f(self, r)
+-- "GET, HEAD, OPTIONS"
+local function allowed(known)
+  local out = err.names(known)
+  if known.GET then out[#out + 1] = "HEAD" end
+  out[#out + 1] = "OPTIONS"
+  table.sort(out)
+  return table.concat(out, ", ")
 end
 
-function Server:reply(id, status, text)
-  self.http:answer(id, status, text, "Content-Type: application/json\n"
+function Server:dispatch(r)
+  local model = r.path:match "^/v1/models/(.+)$"
+  local known = routes[model and "/v1/models/*" or r.path]
+  if not known then error(openai.refusal("no such path", { status = 404 }), 0) end
+  local f = known[r.method == "HEAD" and "GET" or r.method] -- to HEAD the library sends no body
+  if f then return f(self, r, model) end
+  local may = allowed(known)
+  if r.method == "OPTIONS" then return self.http:answer(r.id, 204, "", "Allow: " .. may .. "\n") end
+  error(openai.refusal("want one of " .. may, { status = 405, allow = may }), 0)
+end
+
+function Server:reply(id, status, text, headers)
+  self.http:answer(id, status, text, "Content-Type: application/json\n" .. (headers or "")
     .. ((status == 429 or status == 503) and RETRY or ""))
 end
-function Server:refuse(id, refusal) self:reply(id, refusal.status, json.encode(openai.error_body(refusal))) end
+function Server:refuse(id, refusal)
+  self:reply(id, refusal.status, json.encode(openai.error_body(refusal)),
+    refusal.allow and "Allow: " .. refusal.allow .. "\n" or nil)
+end
 
 -- What a body was found to ask, see pl.requests: options of an answer that is to be computed, or an answer.
 function Server:heard(r, o, status, text)
@@ -425,8 +436,8 @@ function M.open(o, log)
   s.model = { name = o.name or o.model:gsub("/+$", ""):match "[^/]*$", vocab = s.engine_model.trace.vocab,
     stops = s.engine_model:stops(), pooling = s.engine_model:pooling(), width = s.engine_model.trace.width }
   local has, chat = pcall(s.engine_model.chat_template, s.engine_model)
-  if not has then chat = err.is(chat) and chat.msg or tostring(chat) end
-  s.setup = requests.setup(s.model, s.engine_model.context, chat)
+  if not has then s.log("/v1/chat/completions: " .. tostring(chat)) end
+  s.setup = requests.setup(s.model, s.engine_model.context, has and chat or nil)
   s.reader = requests.reader(s.setup, s.engine_model:tokenizer())
   s.engine_model.engine.on_request = function(letter) s:read(letter) end
   s.http:beat(true, false)

@@ -68,7 +68,45 @@ do
   status, t = call("GET", "/nothing")
   ok(status == 404 and t.error.type == "not_found_error", "404")
   eq(call("GET", COMPLETE), 405, "405")
-  eq(call("DELETE", "/v1/models"), 405, "405")
+  -- each route with each method: an answer, or a 405 that says which ones there are
+  local get, posts = "GET, HEAD, OPTIONS", "OPTIONS, POST"
+  for where, may in pairs { ["/health"] = get, ["/metrics"] = get, ["/version"] = get, ["/v1/models"] = get,
+    ["/v1/models/tiny-llama"] = get, [COMPLETE] = posts, ["/v1/chat/completions"] = posts, ["/v1/embeddings"] = posts,
+    ["/tokenize"] = posts, ["/detokenize"] = posts } do
+    for _, method in ipairs { "GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT",
+      "PROPFIND" } do
+      local what = method .. " " .. where
+      local c = client.dial(s.port)
+      c:ask(method, where, (method == "POST" or method == "PUT") and "{}" or nil)
+      local h
+      status, h = c:head()
+      if method == "OPTIONS" then
+        ok(status == 204 and h.allow == may, ("%s: %s, %s"):format(what, status, tostring(h.allow)))
+      elseif may == get and (method == "GET" or method == "HEAD") then
+        ok(status == 200 and tonumber(h["content-length"]) > 0, what .. ": " .. status)
+      elseif may == posts and method == "POST" then
+        ok(status == 400 or status == 404, what .. ": " .. status)
+      else
+        ok(status == 405 and h.allow == may, ("%s: %s, %s"):format(what, status, tostring(h.allow)))
+      end
+      if method == "HEAD" then
+        c:half_close()
+        ok(not c:more(1) and c.held == "", what .. ": no body: " .. c.held)
+      elseif status == 405 then
+        ok(cjson.decode(c:body(h)).error.message == "want one of " .. may, what .. ": says what there is")
+      end
+      c:close()
+    end
+  end
+  eq(call("DELETE", "/nothing"), 404, "no path, no methods")
+  for _, where in ipairs { "/tokenize", "/detokenize" } do
+    status, t = post(where, { prompt = where == "/tokenize" and "x" or nil, model = "gpt-9",
+      tokens = where == "/detokenize" and { 5 } or nil })
+    ok(status == 404 and t.error.code == "model_not_found" and t.error.param == "model", where .. ": another model")
+    status = post(where, { prompt = where == "/tokenize" and "x" or nil, model = "tiny-llama",
+      tokens = where == "/detokenize" and { 5 } or nil })
+    eq(status, 200, where .. ": this model")
+  end
   local ids
   status, ids = post("/tokenize", { prompt = "Hello, world" })
   ok(status == 200 and ids.count == #ids.tokens, "tokenize")
@@ -232,7 +270,7 @@ end
 
 -- bad requests: the status, and the field that is named
 local bad = {
-  { "", nil }, { "{", nil }, { "[]", "prompt" }, { "null", nil }, { "1", nil }, { '{"prompt":"a"', nil },
+  { "", nil }, { "{", nil }, { "[]", nil }, { "null", nil }, { "1", nil }, { '{"prompt":"a"', nil },
   { '{"prompt":"a","prompt":"b"}', nil }, { '{"prompt":"\255"}', nil }, { '{"prompt":"\\ud800"}', nil },
   { ('{"prompt":%s"a"%s}'):format(("["):rep(200), ("]"):rep(200)), nil }, { "{}", "prompt" },
   { '{"prompt":"a","seed":123456789012345678901234567890}', nil }, { '{"prompt":"a","temperature":1e999}', nil },
@@ -256,6 +294,8 @@ local bad = {
   { '{"prompt":"a","min_tokens":-1}', "min_tokens" }, { '{"prompt":"a","seed":1.5}', "seed" },
   { '{"prompt":"a","stop_token_ids":[99999999]}', "stop_token_ids" },
   { '{"prompt":"a","skip_special_tokens":false}', "skip_special_tokens" },
+  { '{"prompt":"a","max_completion_tokens":3}', "max_completion_tokens" }, { '{"prompt":"a","top_logprobs":3}',
+    "top_logprobs" }, { '{"prompt":"a","max_tokens":3,"min_tokens":4}', "min_tokens" },
 }
 for _, b in ipairs(bad) do
   local status, t = post(COMPLETE, b[1])

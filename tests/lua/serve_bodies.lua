@@ -124,6 +124,7 @@ status, body, n = answer(ask("/v1/completions", ('{"prompt":"%s","max_tokens":1,
   ("a "):rep(300), ("1,"):rep(390000))))
 verdict(status == 200 and body.usage.completion_tokens == 1, "a body of 400,000 values: " .. status)
 verdict(n >= 4, ("%d tokens of others beside a body of 400,000 values"):format(n))
+decode_again()
 status, body, n = answer(ask("/v1/completions", ('{"prompt":"%s"}'):format(("long words and others "):rep(300000))))
 verdict(status == 400 and body.error.code == "context_length_exceeded", "a text of 6 MB: " .. status)
 verdict(n >= 4, ("%d tokens of others beside a text of 6 MB"):format(n))

@@ -9,6 +9,7 @@ local dir = client.templated [[{%- for m in messages -%}
 {%- if m.role not in ["system", "user", "assistant"] -%}{{ raise_exception("no role " ~ m.role) }}{%- endif -%}
 <{{ m.role }}>{{ m.content }}{{ shout }}
 {% endfor -%}
+{%- for t in tools or [] -%}<tool>{{ t.function.name }}{%- endfor -%}
 {%- if add_generation_prompt -%}<assistant>{%- endif -%}]]
 local m = pl.load(dir, { batch = 1, context = 512 })
 local s = client.serve(dir .. " --context 512 --batch 4 --no-log --name t")
@@ -47,13 +48,18 @@ do
   -- what the template is told
   status, t = post { messages = { { role = "user", content = { type = "text", text = "not in a list" } } } }
   eq(status, 400, "a part outside a list")
-  ok(t.error.message:find("messages[1].content: want a text or a list of parts", 1, true), t.error.message)
+  ok(t.error.message:find("messages[0].content: an object, want a text or a list of parts", 1, true), t.error.message)
   t = select(2, post { messages = messages, max_tokens = 5, temperature = 0, chat_template_kwargs = { shout = "!" } })
   eq(t.choices[1].message.content, solo({ messages = messages, shout = "!" }, 5).text, "kwargs")
   local open = { messages[2], { role = "assistant", content = "There are" } }
   t = select(2, post { messages = open, max_tokens = 5, temperature = 0, continue_final_message = true })
   eq(t.choices[1].message.content, solo({ messages = open, continue_final_message = true,
     add_generation_prompt = false }, 5).text, "the last message is continued")
+  -- tools that may not be called are the template's to show
+  t = select(2, post { messages = messages, max_tokens = 5, temperature = 0, tool_choice = "none",
+    tools = { { type = "function", ["function"] = { name = "look_up" } } } })
+  eq(t.choices[1].message.content, solo({ messages = messages, tools = { { ["function"] = { name = "look_up" } } } },
+    5).text, "tools")
   -- without a limit: as much as the context holds
   t = select(2, post { messages = messages, temperature = 0, ignore_eos = true })
   eq(t.usage.total_tokens, 512, "as much as there is room for")
@@ -153,8 +159,21 @@ os.execute("rm -r " .. dir)
 s = client.serve "tests/data/tiny-llama --no-log"
 do
   local status, t = post(user .. '"max_tokens":1}')
-  ok(status == 400 and t.error.message:find "has no chat template", "no template")
+  ok(status == 400 and t.error.message == "messages: this model has no chat template", "no template")
+  ok(s.log():find "completions: tests/data/tiny%-llama has no chat template", "the log says where: " .. s.log())
 end
+s.signal(15)
+s.wait()
+
+-- nor does one whose template is none tell clients of the server's files
+dir = client.templated "{% nothing_like_it %}"
+s = client.serve(dir .. " --no-log --name t")
+do
+  local status, t = post(user .. '"max_tokens":1}')
+  ok(status == 400 and t.error.message == "messages: this model has no chat template", "a template that is none")
+  ok(s.log():find(dir .. "/chat_template.jinja:1: ", 1, true), "the log says where: " .. s.log())
+end
+os.execute("rm -r " .. dir)
 s.signal(15)
 s.wait()
 verdicts.done()
