@@ -19,6 +19,14 @@
 __attribute__((visibility("default"))) extern const char *malloc_conf;
 const char *malloc_conf = "narenas:1";
 
+/* jemalloc's; sanitizer builds are linked without. */
+__attribute__((weak)) int mallctl(const char *name, void *old, size_t *n_old, void *value, size_t n_value);
+
+void pl_host_trim(void)
+{
+    if (mallctl) (void)mallctl("arena.4096.purge", NULL, NULL, NULL, 0); /* 4096: of all arenas */
+}
+
 static volatile sig_atomic_t interrupted;
 static int wake_fd = -1;  /* an event descriptor: readable from Ctrl-C until somebody has taken it */
 static const char *words; /* "\n"-separated, for completion; the caller's, for the time of one pl_line_read */

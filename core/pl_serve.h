@@ -132,6 +132,7 @@ int pl_host_wait(int32_t fd, double timeout_s);
 enum { PL_SIGHUP = 1, PL_SIGTERM = 15 };
 int32_t pl_host_signals(int32_t sig); /* how often one of these came; not heeded before it is asked for */
 bool pl_host_is_tty(int32_t fd);
+void pl_host_trim(void);                 /* memory that was freed goes back to the system */
 bool pl_host_may_wait(const char *path); /* who opens or reads it: a pipe, a socket, a device */
 /* A file of n bytes, whole or not at all: written beside `path` under another name, which is then `path`. What is no
  * regular file (a device, a pipe) is written as it is. */

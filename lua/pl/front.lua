@@ -13,6 +13,7 @@ M.kinds = {
 
 -- The thread's side ------------------------------------------------------------------------------------------
 
+M.LARGE = 2 ^ 18      -- bytes of a letter behind which there is much to clean up
 local MEGABYTES = 512 -- of Lua memory, for one letter
 local KEPT = 2 ^ 20   -- elements of a list that is kept for the next letter
 
@@ -50,36 +51,47 @@ local function code_of(what)
   return name and C["PL_" .. name] or what == "not enough memory" and C.PL_ENOMEM or C.PL_EARG
 end
 
+-- A letter's answer, put into the box: PL_OK, or what the box says.
+local function reply(letter, answer, outbox, tok, f)
+  local limit = require "pl.host.limit"
+  answer.id, answer.kind, answer.code = letter.id, letter.kind, C.PL_OK
+  limit(MEGABYTES * 2 ^ 20)
+  local ok, data, n, code = limit(nil, pcall(f, letter, tok))
+  if ok then
+    answer.code = code or C.PL_OK
+  else
+    local what = data
+    answer.code = code_of(what)
+    data = err.is(what) and what.msg or tostring(what)
+    if answer.code == C.PL_ENOMEM then collectgarbage() end -- LuaJIT does not by itself
+    n = #data
+  end
+  answer.n, answer.data = n, abi.cast("char *", data)
+  local rc = C.pl_mail_put(outbox, answer, 1e9, e)
+  while rc == C.PL_ENOMEM do -- an answer there must be
+    answer.code, answer.n = rc, 0
+    rc = C.pl_mail_put(outbox, answer, 1e9, e)
+  end
+  return rc
+end
+
 --- What a thread does until its box is closed. An error is the answer to its letter.
 function M.run(inbox, outbox, tok, seed)
-  local limit = require "pl.host.limit"
   inbox, outbox, tok = abi.cast("pl_mail *", inbox), abi.cast("pl_mail *", outbox), abi.cast("const pl_tok *", tok)
   math.randomseed(seed)
   local names, letter, answer = {}, abi.new "pl_letter", abi.new "pl_letter"
   for name, kind in pairs(M.kinds) do names[kind] = name end
   while C.pl_mail_take(inbox, letter, 1e9, e) >= 0 do
-    answer.id, answer.kind, answer.code = letter.id, letter.kind, C.PL_OK
-    limit(MEGABYTES * 2 ^ 20)
-    local ok, data, n, code = limit(nil, pcall(M.handlers[names[letter.kind]] or unknown, letter, tok))
-    if ok then
-      answer.code = code or C.PL_OK
-    else
-      local what = data
-      answer.code = code_of(what)
-      data = err.is(what) and what.msg or tostring(what)
-      if answer.code == C.PL_ENOMEM then collectgarbage() end -- LuaJIT does not by itself
-      n = #data
-    end
-    answer.n, answer.data = n, abi.cast("char *", data)
-    local rc = C.pl_mail_put(outbox, answer, 1e9, e)
-    while rc == C.PL_ENOMEM do -- an answer there must be
-      answer.code, answer.n = rc, 0
-      rc = C.pl_mail_put(outbox, answer, 1e9, e)
-    end
+    local rc = reply(letter, answer, outbox, tok, M.handlers[names[letter.kind]] or unknown)
+    local bytes = tonumber(letter.n)
     C.pl_letter_free(letter)
     if ids.cap > KEPT then C.pl_ids_free(ids) end
     if text.cap > KEPT then C.pl_text_free(text) end
     if rc == C.PL_ECLOSED then return end
+    if bytes > M.LARGE then -- what was made of it may be hundreds of megabytes, and the next letter come tomorrow
+      collectgarbage()
+      C.pl_host_trim()
+    end
   end
 end
 

@@ -11,6 +11,7 @@ local Server = {}
 Server.__index = Server
 
 local IDLE_S, PER_TURN, FLUSH_S, HURRY_S = 0.25, 64, 5, 0.002
+local LITTER = 2 ^ 22 -- bytes of bodies and answers behind which an idle server cleans up
 local RELOAD = { instructions = 1e6, seconds = 0.1, megabytes = 16 } -- of a policy's file, while others wait
 local RETRY = "Retry-After: 1\n"
 
@@ -50,6 +51,7 @@ for path, name in pairs { ["/v1/completions"] = "completion", ["/v1/chat/complet
   route("POST", path, function(s, r)
     local engine = s.engine_model.engine
     if not r.body then error(openai.refusal("no memory for the body", { status = 503 }), 0) end
+    s.litter = s.litter + #r.body
     if engine.fronts == 0 or #r.body < SMALL and name ~= "chat" then return s:heard(r, s.reader:read(kind, r.body)) end
     local ok, code = engine.front:ask(-r.id, front.kinds.request, kind, requests.letter(s.setup, r.body))
     if not ok then error(openai.refusal(("no room for another request (%s)"):format(code), { status = 429 }), 0) end
@@ -96,6 +98,7 @@ function Server:read(letter)
   local r = self.reading[-tonumber(letter.id)]
   if not r then return end -- its client has gone
   self.reading[r.id], self.n_asked = nil, self.n_asked - 1
+  self.litter = self.litter + tonumber(letter.n)
   self:guard(r, function()
     if letter.code < 0 then error(abi.string(letter.data, letter.n), 0) end
     if letter.code > 0 then return self:heard(r, nil, letter.code, abi.string(letter.data, letter.n)) end
@@ -164,7 +167,9 @@ function Server:flush(job)
   local id, ok, fine = job.http_id, true, true
   if last then self.http:note(id, answers.note(job)) end
   if not job.o.stream then
-    self.http:json(id, 200, openai.answer(job))
+    local whole = json.encode(openai.answer(job))
+    self.litter = self.litter + #whole
+    self:reply(id, 200, whole)
   else
     if not job.begun then ok = self.http:begin(id) end
     job.begun = true
@@ -191,6 +196,7 @@ function Server:turn()
   local engine, stepped = self.engine_model.engine, false
   local asked = self.attach and self.attach:turn()
   local works = engine.n_open > engine.n_texts and not self.paused
+  if not works and self.litter > LITTER then self:clean() end
   local wait = (works or self.restless or asked) and 0 or IDLE_S
   local r = self.http:next(self.attach and self.attach.group or engine.front and engine.front.fd or -1, wait)
   self.restless = false
@@ -211,6 +217,14 @@ function Server:turn()
     if not ok then self:lose(job, e) end
   end
   self.http:beat(not self.draining and not self.paused, stepped)
+end
+
+-- What large bodies and answers have left behind. Steps make the collector go on; a server that has nothing to do would
+-- keep it.
+function Server:clean()
+  self.litter = 0
+  collectgarbage()
+  C.pl_host_trim()
 end
 
 -- Most bodies take the front less than a step's own bookkeeping: those that came just now need not wait for the step.
@@ -405,8 +419,8 @@ end
 --- pl.deploy); socket = (a path for `attach`; false: none), dir = (where one without a path lies), reread = (a function
 --- that returns o anew) }. Listens before the model is there: /health says when it is ready.
 function M.open(o, log)
-  local s = setmetatable({ o = o, jobs = {}, reading = {}, n_asked = 0, n_jobs = 0, n_hups = 0, n_interrupts = 0,
-    tenant_names = {}, log = log or function() end }, Server)
+  local s = setmetatable({ o = o, jobs = {}, reading = {}, n_asked = 0, litter = 0, n_jobs = 0, n_hups = 0,
+    n_interrupts = 0, tenant_names = {}, log = log or function() end }, Server)
   C.pl_host_signals(C.PL_SIGTERM)
   C.pl_host_signals(C.PL_SIGHUP)
   local urandom = io.open("/dev/urandom", "rb")

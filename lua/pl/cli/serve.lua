@@ -2,11 +2,6 @@
 local common, deploy, err, file = require "pl.cli.common", require "pl.deploy", require "pl.err", require "pl.file"
 local M = { name = "serve", takes = "MODEL|DEPLOY.lua", about = "serve a model over HTTP, in OpenAI's dialect" }
 
-local function some(s)
-  if s == "" then return nil, "an empty name" end
-  return s
-end
-
 -- Options have no defaults here: what is given overrides a deployment file.
 function M.options(p)
   common.compute(p, true)
@@ -14,7 +9,7 @@ function M.options(p)
   p:option("--address", "Numeric address to listen on. Default: 127.0.0.1."):argname "ADDRESS"
   p:option("--port", "Port; 0 = any free one, which is printed. Default: 8080."):convert(common.whole(0, 65535))
     :argname "N"
-  p:option("--name", "What the model is called. Default: the last part of its path."):convert(some):argname "NAME"
+  p:option("--name", "What the model is called. Default: the last part of its path."):argname "NAME"
   p:option("--keys", "API keys, a line each: KEY TENANT. Read again on SIGHUP."):argname "FILE"
   p:option("--tls-cert", "PEM file of a certificate; with --tls-key: HTTPS."):argname "FILE"
   p:option("--tls-key", "PEM file of its key."):argname "FILE"
