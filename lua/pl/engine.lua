@@ -249,6 +249,7 @@ function M.open(o)
   local self = setmetatable({ kv = kv[0], page = kv_opts.page, cache = figures_of, requests = {}, incidents = {},
     integrity = integrity, policy_counter = { failures = 0 }, shares = {},
     line = { first = 1, last = 0 }, n_open = 0, n_texts = 0,
+    n_embeds = 0, embed_tokens = 0, -- of those that are open: requests for embeddings, tokens of their prompts
     context = o.context, places = pool.batch + pool.queue, fronts = pool.fronts }, Engine)
   self.kv_bytes = figures_of.bytes
   local opts = abi.new "pl_engine_opts"
@@ -352,6 +353,10 @@ function Engine:submit(o, text, tok, flags, given)
   if o.logprobs and o.logprobs >= 0 then r.logprobs = {} end
   self.requests[tonumber(id[0])] = r
   self.n_open = self.n_open + 1
+  if o.embed then
+    r.embeds = given.n
+    self.n_embeds, self.embed_tokens = self.n_embeds + 1, self.embed_tokens + given.n
+  end
   if text then
     r.tokenising, r.max_tokens = true, q.max_out
     r.gives_up_s = o.deadline and o.deadline > 0 and r.submitted_s + o.deadline or math.huge
@@ -630,6 +635,9 @@ function over(self, key, why)
   r.first_s = r.first_s or r.last_s
   self.requests[key] = nil
   self.n_open = self.n_open - 1
+  if r.embeds then
+    self.n_embeds, self.embed_tokens = self.n_embeds - 1, self.embed_tokens - r.embeds
+  end
 end
 
 -- Ends a request between two steps.

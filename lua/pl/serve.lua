@@ -215,6 +215,7 @@ function Server:turn()
   for _, job in pairs(self.jobs) do
     local ok, e = pcall(self.flush, self, job)
     if not ok then self:lose(job, e) end
+    self.restless = self.restless or job.restless
   end
   self.http:beat(not self.draining and not self.paused, stepped)
 end
