@@ -10,10 +10,11 @@ local lib = match(getinfo(1, "S").source, "^(.*)err%.lua$") or "@lua/pl/"
 local main = sub(lib, 1, -2) .. ".lua" -- pl/init.lua, as the program names it
 local function ours(source) return sub(source, 1, #lib) == lib or source == main end
 
-local sources = {} -- texts of the recipes that were loaded, by the name they go under
+local sources = {} -- texts of the recipes that were loaded, and of what loads them, by the name they go under
+local loaders = {} -- of these, scripts and lines of a REPL: while a recipe runs, their frames are not its author's
 
---- Remember a text, so that errors can show its lines.
-function M.register(name, text) sources[name] = text end
+--- Remember a text, so that errors can show its lines. loads: it is no recipe, but may load one.
+function M.register(name, text, loads) sources[name], loaders[name] = text, loads end
 
 --- Line n of a registered text, or nil; at most 200 bytes of it.
 function M.text_of(name, n)
@@ -92,7 +93,8 @@ end
 function M.where()
   for level = 2, 80 do
     local i = getinfo(level, "Slf")
-    if running and (not i or i.what ~= "C" and not ours(i.source) and not sources[sub(i.source, 2)]) then
+    local name = i and i.what ~= "C" and not ours(i.source) and sub(i.source, 2)
+    if running and (not i or name and (not sources[name] or loaders[name])) then
       if last then return last.file, last.line end
       return running
     end

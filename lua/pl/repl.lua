@@ -89,7 +89,7 @@ local function compile(text, env)
     count = count - 1
     return nil, unfinished(why) and why or msg
   end
-  err.register(name, text)
+  err.register(name, text, true)
   return setfenv(f, env)
 end
 
@@ -214,7 +214,7 @@ local function file(args, env)
   text = text:gsub("^#![^\n]*", "")
   local chunk, msg = loadstring(text, "@" .. path)
   if not chunk then error(err.new(msg), 0) end
-  err.register(path, text)
+  err.register(path, text, true)
   _G.arg = { [0] = path, unpack(args, 2) }
   setfenv(chunk, env)
   local ok, e = xpcall(function() return chunk(unpack(args, 2)) end, handler)

@@ -120,6 +120,19 @@ verdict(check_chrome(file.read(path, file.text), 1).step1 == 3, "run --prof FILE
 verdict(shell("bench serve %s --requests 3 --in 5 --out 4 --prof - 2>%s", tiny, path) == 0, "bench serve --prof -")
 local told = file.read(path, file.text)
 verdict(told:find "share" and told:find "attend", "bench serve --prof -: a summary: " .. told)
+-- lines are the recipe's also where a script loads it
+file.write(path .. ".lua", ([[local m = require("pl").load("%s")
+m:prof { steps = 9 }
+m:generate { ids = { 5, 6, 7 }, max_tokens = 3 }
+local f = assert(io.open("%s", "w"))
+for _, o in ipairs(m:prof().program) do f:write(o.name, " ", o.line, "\n") end
+f:close()]]):format(tiny, path))
+verdict(shell("%s", path .. ".lua") == 0, "a script")
+local lines = {}
+for k, o in ipairs(t.program) do lines[k] = o.name .. " " .. o.line .. "\n" end
+local want_lines = table.concat(lines)
+verdict(file.read(path, file.text) == want_lines, "a script's recipe: " .. file.read(path, file.text))
+os.remove(path .. ".lua")
 verdict(shell("run %s --ids 5 --max-tokens 1 --prof /nowhere/x.json 2>/dev/null", tiny) ~= 0, "a file nobody can write")
 os.remove(path)
 
