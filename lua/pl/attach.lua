@@ -193,7 +193,8 @@ local function environment(s, box, run)
     return f.parts
   end
   function env.policy()
-    return { name = s.engine_model.engine.policy_name, failures = s.engine_model.engine.policy_counter.failures }
+    local c = s.engine_model.engine.policy_counter
+    return { name = s.engine_model.engine.policy_name, failures = c.failures, off = c.off, why = c.why }
   end
   function env.server()
     return { model = s.model.name, version = abi.version(), port = s.http.port, context = s.engine_model.context,

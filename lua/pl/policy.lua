@@ -132,9 +132,10 @@ local function fall_back(own)
 end
 
 --- A function that runs one step's policy: the recipe's under the limits of its box, or decode_first where that one
---- fails. It is called with the state as recipes see it, and the engine's own. counter.failures counts; the first
---- failure of a policy is told once.
+--- fails. It is called with the state as recipes see it, and the engine's own. counter.failures counts; .why is the
+--- last failure of this policy, .off that it is not asked any more. The first failure of a policy is told.
 function M.runner(schedule, box, counter)
+  counter.why, counter.off = nil, nil
   schedule = schedule or M.decode_first
   if ours[schedule] then
     return function(_, own)
@@ -151,12 +152,13 @@ function M.runner(schedule, box, counter)
       return
     end
     in_a_row = in_a_row + 1
+    counter.why = ok and "it planned nothing, though requests wait" or err.text(e)
     if not told then
-      io.stderr:write("perilune: the recipe's schedule failed, decode_first takes its place\n",
-        ok and "it planned nothing, though requests wait" or tostring(e), "\n")
+      io.stderr:write("perilune: the policy failed, decode_first takes its place in that step\n", counter.why, "\n")
     end
     told = true
     if in_a_row == MAX_FAILURES then
+      counter.off = true
       io.stderr:write(("perilune: it failed in %d steps in a row, and is not asked any more\n"):format(in_a_row))
     end
     counter.failures = counter.failures + 1

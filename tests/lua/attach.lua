@@ -4,7 +4,7 @@ local client, attach = dofile "tests/http_client.lua", require "pl.attach"
 local abi, json = require "pl.abi", require "pl.json"
 local C, e = abi.C, abi.err
 local verdicts = dofile "tests/verdicts.lua"
-local ok, eq = verdicts.ok, verdicts.eq
+local ok, eq, has = verdicts.ok, verdicts.eq, verdicts.has
 
 local sock = os.tmpname()
 os.remove(sock)
@@ -102,6 +102,14 @@ ok(change "set_policy(function(s) pause() end)".ok, "a policy that wants more")
 _, again = client.call(s.port, "POST", "/v1/completions", BODY)
 eq(json.decode(again).choices[1].text, solo, "does no harm")
 ok(ask "policy().failures".value > 0 and not ask "server().paused".value, "and gets nothing")
+has(tostring(ask "policy().why".value), "not within a policy", "the policy's state says why")
+done("set_policy(function(s) error 'mine' end)")
+ok(type(ask "policy().why".value) ~= "string", "another policy begins anew")
+for _ = 1, 4 do client.call(s.port, "POST", "/v1/completions", BODY) end -- of more than 5 steps each
+ok(ask "policy().off".value == true, "one that always fails is not asked any more")
+has(ask "policy().why".value, "mine", "and why")
+done "set_policy 'fair'"
+ok(ask "policy().off".value ~= true, "fair is asked")
 for _, text in ipairs { "set_policy 'fare'", "set_policy 'return 3'", "set_policy 'return while'", "set_policy {}",
   "set_policy 'return function(s) end while true do end'", "cancel(12345)", "cancel 'x'", "trace(-1)" } do
   ok(not change(text).ok, text)
