@@ -41,6 +41,7 @@ function M.open(path, o)
     local act = c.value "perilune.act"
     o.act = type(act) == "string" and act or nil
   end
+  if c.packed and not o.recipe then o.recipe = require("pl.pack").recipe_of(c) end
   rawset(c, "recipe", o.recipe or false) -- the one that was asked for
   local r = o.recipe and recipe.load(o.recipe) or recipe.find(c)
   local fitted = recipe.fit(r, c)

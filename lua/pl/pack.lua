@@ -81,6 +81,16 @@ function M.check_source(c)
   if ok and now and now ~= was then M.stale(c.path, file .. " has changed since") end
 end
 
+--- The recipe that a packed file was made with, if it was named and is one of perilune's own. A file of the user's is not
+--- looked for, let alone run, because a model file names it: the user names it again.
+function M.recipe_of(c)
+  local recipe = c.value(type(c.value "perilune.weights") == "string" and "perilune.source" or "perilune.recipe")
+  if type(recipe) ~= "string" then return nil end
+  if require("pl.recipes.text")[recipe] then return recipe end
+  err.raise(("%s was packed with the recipe %s: want it, or another"):format(c.path, recipe),
+    { "with  --recipe " .. err.printable(quoted(recipe)) })
+end
+
 local fields = { out = "string", progress = "function", recipe = "string", weights = "string", path = "string",
   act = { f32 = true, bf16 = true, int8 = true, int15 = true }, threads = schema.whole(0) }
 
@@ -97,7 +107,8 @@ function M.write(path, o)
   local m = require("pl.model").open(path, given)
   local device = (o.threads or o.path) and dev.set { threads = o.threads, path = o.path } or dev.get()
   local weights, file = o.weights and absolute(o.weights), absolute(o.weights or path)
-  local options = json.encode { perilune = abi.version(), source = absolute(path), weights = weights,
+  local own = require("pl.recipes.text")[path] and path -- one of perilune's own, as MODEL
+  local options = json.encode { perilune = abi.version(), source = own or absolute(path), weights = weights,
     recipe = o.recipe, act = o.act, file = file, stamp = stamp_of(file), -- file: whose change makes it stale
     weights_id = m.checkpoint.identity(), path = device:path(), acts = m.pool.act, name = m.name }
   local made = abi.new "pl_packer *[1]"

@@ -6,11 +6,13 @@ local M = { name = "check", takes = "RECIPE|DEPLOY.lua|PACKED",
 function M.options(p)
   p:argument("recipe", "A recipe file, the name of one that comes with perilune, a deployment file, or a packed file"
     .. " (FILE.perilune), which is read as a whole.")
+  p:option("--recipe", "With a packed file that was made with a recipe of your own: that recipe."):target "own"
+    :argname "FILE"
 end
 
-local function packed(path)
+local function packed(path, recipe)
   local dev = require("pl.dev").get()
-  local m = require("pl.model").open(path)
+  local m = require("pl.model").open(path, { recipe = recipe })
   require("pl.load").run(m.fitted, m.trace, m.pool, m.checkpoint, dev)
   local n, bytes = require("pl.pack").verify(m.checkpoint)
   m:close()
@@ -50,8 +52,10 @@ local function deployment(path)
 end
 
 function M.run(o)
+  local is_packed = require("pl.pack").is(o.recipe)
+  require("pl.cli.common").only(o, is_packed, "wants a packed file", { { "--recipe", "own" } })
   if require("pl.deploy").is(o.recipe) then return deployment(o.recipe) end
-  if require("pl.pack").is(o.recipe) then return packed(o.recipe) end
+  if is_packed then return packed(o.recipe, o.own) end
   local recipe, err = require "pl.recipe", require "pl.err"
   local r = recipe.load(o.recipe)
   local m = recipe.fit(r)
