@@ -104,8 +104,8 @@ verdict(e:find("the recipe wants 'rows, bf16'", 1, true)
 pack.write("tests/data/tiny-llama-gguf/model.gguf", { out = dir .. "/r.perilune", recipe = dir .. "/r.lua" })
 -- what a file names is not run; the user says it again
 e = raised(model.open, dir .. "/r.perilune")
-verdict(e:find("packed with the recipe " .. dir .. "/r.lua", 1, true) and e:find("--recipe " .. dir .. "/r.lua", 1, true),
-  "without its recipe: " .. e)
+verdict(e:find("packed with the recipe " .. dir .. "/r.lua", 1, true)
+  and e:find("--recipe " .. dir .. "/r.lua", 1, true), "without its recipe: " .. e)
 pack.write(dir .. "/r.lua", { out = dir .. "/w.perilune", weights = "tests/data/tiny-llama-gguf/model.gguf" })
 e = raised(model.open, dir .. "/w.perilune")
 verdict(e:find("r.lua", 1, true) and e:find("--recipe ", 1, true), "a recipe as the model: " .. e)
