@@ -81,8 +81,7 @@ function M.check_source(c)
   if ok and now and now ~= was then M.stale(c.path, file .. " has changed since") end
 end
 
-  local from = type(c.value "perilune.weights") == "string" and "perilune.source" or "perilune.recipe"
-  local recipe = c.value(from)
+--- The recipe that a packed file was made with, if it was named and is one of perilune's own. One of the user's is not
 --- looked for, let alone run, because a model file names it: the user names it again.
 function M.recipe_of(c)
   local recipe = c.value(type(c.value "perilune.weights") == "string" and "perilune.source" or "perilune.recipe")
