@@ -30,7 +30,14 @@ static int dial(const pl_http *h)
     const struct sockaddr_in a = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)pl_http_port(h)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    PL_ASSERT(fd >= 0 && connect(fd, (const void *)&a, sizeof a) == 0);
+    const double start = pl_now_s();
+    int rc = -1;
+    PL_ASSERT(fd >= 0);
+    /* a connection that both ends have shut keeps its port for a minute: with hundreds a second there may be none left */
+    while ((rc = connect(fd, (const void *)&a, sizeof a)) < 0 && errno == EADDRNOTAVAIL &&
+           pl_now_s() - start < PATIENCE_S)
+        usleep(10000);
+    PL_ASSERT(rc == 0);
     return fd;
 }
 
