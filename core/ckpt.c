@@ -210,6 +210,11 @@ static int add_weights(pl_ckpt *c, const char *single, pl_err *err)
     return pl_toc_seal(&c->toc, "safetensors", err);
 }
 
+static const uint8_t *values_of(const void *arg, const pl_toc_entry *e)
+{
+    return ((const pl_ckpt *)arg)->file[e->file].data + e->offset;
+}
+
 static int open_hf(pl_ckpt *c, const char *single, pl_err *err)
 {
     c->kind = PL_CKPT_HF;
@@ -221,7 +226,7 @@ static int open_hf(pl_ckpt *c, const char *single, pl_err *err)
     if (rc == PL_OK && scheme.by != PL_BY_NOBODY) {
         c->parts = c->toc;
         c->toc = (pl_toc){0};
-        rc = in_file(pl_parts_join(&c->toc, &c->parts, &scheme, err), c->dir, err);
+        rc = in_file(pl_parts_join(&c->toc, &c->parts, &scheme, values_of, c, err), c->dir, err);
     }
     pl_scheme_clear(&scheme);
     return rc;
@@ -366,7 +371,7 @@ static int build_joined(pl_ckpt *c, pl_tensor *out, const pl_toc_entry *e, pl_er
     for (int i = 0; i < PL_MAX_PARTS; i++) {
         if (e->join.part[i] < 0) continue;
         const pl_toc_entry *p = &c->parts.e[e->join.part[i]];
-        part[i] = (pl_part){p, c->file[p->file].data + p->offset};
+        part[i] = (pl_part){p, values_of(c, p)};
     }
     void *p = pl_mem_map(e->bytes);
     if (!p)

@@ -1,7 +1,7 @@
 /* parts.c: finds the parts of quantised weights by their names, and compares their shapes with each other and with the
  * config. "M.weight" is the weight of module M:
  *
- *   compressed-tensors  M.weight_packed, weight_scale, and weight_shape, weight_zero_point, weight_global_scale
+ *   compressed-tensors  M.weight_packed, weight_scale, and weight_shape, weight_zero_point, weight_global_scale, weight_g_idx
  *   GPTQ, AWQ           M.qweight, scales, qzeros, and g_idx
  *   FP8                 M.weight of e4m3, and weight_scale_inv or weight_scale
  *   modelopt NVFP4      M.weight of u8, weight_scale, weight_scale_2
@@ -17,6 +17,8 @@ typedef struct joiner {
     const pl_toc *files;
     const pl_scheme *s;
     pl_toc *out;
+    pl_values_fn *values;
+    const void *arg;
     bool *taken; /* [files->n] */
     pl_err *err;
     int32_t codes; /* the entry at hand */
@@ -136,6 +138,33 @@ static int add(joiner *j, int32_t how, int32_t dtype, int32_t ndim, const char *
     return pl_toc_add(j->out, name, bytes, &j->e, j->err);
 }
 
+/* The groups of columns as the file lists them: a part of the weight if they are out of order. */
+static int take_index(joiner *j, const char *what, int64_t k, int64_t share)
+{
+    int32_t i = take(j, what);
+    if (j->group->ordered) PL_TRY(need(j, &i, what));
+    if (i < 0) return PL_OK;
+    PL_TRY(want(j, i, I32, 1, k, 0));
+    if (k > INT32_MAX)
+        return pl_fail(j->err, PL_ESHAPE, "tensor '%.64s': %lld columns, want at most 2^31", at(j, i)->name,
+                       (long long)k);
+    const pl_part index = {at(j, i), j->values(j->arg, at(j, i))};
+    if (j->s->by == PL_BY_COMPRESSED_TENSORS && pl_u32_at(index.data) == UINT32_MAX) return PL_OK; /* never set */
+    const int rc = pl_parts_order(&index, share, NULL, j->err);
+    if (rc == 1) j->e.join.part[PL_INDEX] = i;
+    return rc;
+}
+
+/* Beside a weight whose columns were sorted: their order. */
+static int add_order(joiner *j)
+{
+    const pl_toc_entry w = j->e;
+    if (w.join.part[PL_INDEX] < 0) return PL_OK;
+    j->e = (pl_toc_entry){.dim = {w.dim[1]}, .join = {.part = {-1, -1, -1, -1, w.join.part[PL_INDEX], -1}}};
+    j->e.join.cols = w.join.cols;
+    return add(j, PL_JOIN_ORDER, PL_I32, 1, ".weight_order");
+}
+
 static int join_pack4(joiner *j)
 {
     int64_t n, words, share, group;
@@ -151,16 +180,15 @@ static int join_pack4(joiner *j)
                        at(j, j->codes)->name, part[PL_ZEROS] < 0 ? "no" : "has",
                        j->group->symmetric ? "true" : "false");
     if (part[PL_ZEROS] >= 0) PL_TRY(want(j, part[PL_ZEROS], I32, 2, (n + 7) / 8, k / share));
-    part[PL_INDEX] = take(j, ".weight_shape");
-    if (part[PL_INDEX] >= 0) PL_TRY(want(j, part[PL_INDEX], I32 | I64, 1, 2, 0));
-    const int32_t index = take(j, ".weight_g_idx");
-    if (index >= 0)
-        return pl_fail(j->err, PL_EFORMAT, "tensor '%.64s': groups out of order are not read", at(j, index)->name);
+    part[PL_SIZES] = take(j, ".weight_shape");
+    if (part[PL_SIZES] >= 0) PL_TRY(want(j, part[PL_SIZES], I32 | I64, 1, 2, 0));
+    PL_TRY(take_index(j, ".weight_g_idx", k, share));
     j->e.dim[0] = n;
     j->e.dim[1] = k;
     j->e.join.cols = share;
     j->e.join.flag = part[PL_ZEROS] < 0 && at(j, part[PL_SCALES])->dtype == PL_BF16;
-    return add(j, PL_JOIN_PACK4, with_group(j->e.join.flag ? PL_I4G32 : PL_U4G32, group), 2, ".weight");
+    PL_TRY(add(j, PL_JOIN_PACK4, with_group(j->e.join.flag ? PL_I4G32 : PL_U4G32, group), 2, ".weight"));
+    return add_order(j);
 }
 
 static int join_qweight(joiner *j)
@@ -178,13 +206,13 @@ static int join_qweight(joiner *j)
     PL_TRY(want(j, part[PL_SCALES], FLOATS, 2, k / share, n));
     PL_TRY(need(j, &part[PL_ZEROS], ".qzeros"));
     PL_TRY(want(j, part[PL_ZEROS], I32, 2, k / share, n / 8));
-    part[PL_INDEX] = take(j, ".g_idx");
-    if (part[PL_INDEX] >= 0) PL_TRY(want(j, part[PL_INDEX], I32, 1, k, 0));
+    PL_TRY(take_index(j, ".g_idx", k, share));
     j->e.dim[0] = n;
     j->e.dim[1] = k;
     j->e.join.cols = share;
     j->e.join.flag = j->s->zeros_v2;
-    return add(j, gptq ? PL_JOIN_GPTQ : PL_JOIN_AWQ, with_group(PL_U4G32, group), 2, ".weight");
+    PL_TRY(add(j, gptq ? PL_JOIN_GPTQ : PL_JOIN_AWQ, with_group(PL_U4G32, group), 2, ".weight"));
+    return add_order(j);
 }
 
 static int join_f8(joiner *j)
@@ -286,7 +314,7 @@ static int join(joiner *j, int32_t i)
 {
     const int32_t by = j->s->by, dtype = j->files->e[i].dtype;
     j->codes = i;
-    j->e = (pl_toc_entry){.join.part = {i, -1, -1, -1, -1}};
+    j->e = (pl_toc_entry){.join.part = {i, -1, -1, -1, -1, -1}};
     const bool packed = ends_with(j, ".weight_packed") && by == PL_BY_COMPRESSED_TENSORS;
     const bool words = !packed && ends_with(j, ".qweight") && (by == PL_BY_GPTQ || by == PL_BY_AWQ);
     const bool blocks = !packed && !words && ends_with(j, "_blocks") && by == PL_BY_MXFP4;
@@ -319,9 +347,10 @@ static int check_orphan(const pl_toc_entry *e, pl_err *err)
     return PL_OK;
 }
 
-int pl_parts_join(pl_toc *out, const pl_toc *files, const pl_scheme *s, pl_err *err)
+int pl_parts_join(pl_toc *out, const pl_toc *files, const pl_scheme *s, pl_values_fn *values, const void *arg,
+                  pl_err *err)
 {
-    joiner j = {.files = files, .s = s, .out = out, .err = err};
+    joiner j = {.files = files, .s = s, .out = out, .values = values, .arg = arg, .err = err};
     j.taken = calloc((size_t)pl_max(1, files->n), sizeof *j.taken);
     if (!j.taken) return pl_fail(err, PL_ENOMEM, "ckpt: no memory for %d tensors", files->n);
     int rc = PL_OK;

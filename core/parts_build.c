@@ -29,11 +29,35 @@ static int put_half(uint8_t *out, const pl_part *scales, int64_t i, pl_err *err)
     return PL_OK;
 }
 
+int pl_parts_order(const pl_part *index, int64_t share, int32_t *order, pl_err *err)
+{
+    const int64_t k = index->e->dim[0], n = k / share;
+    const char *name = index->e->name;
+    int64_t *filled = calloc((size_t)n, sizeof *filled);
+    int rc = filled ? 0 : pl_fail(err, PL_ENOMEM, "tensor '%.64s': no memory for %lld groups", name, (long long)n);
+    for (int64_t c = 0; c < k && rc >= 0; c++) {
+        const int32_t g = int_at(index, c);
+        if (g < 0 || g >= n) {
+            rc = pl_fail(err, PL_EFORMAT, "tensor '%.64s': value %lld is %d, want a group, 0 to %lld", name,
+                         (long long)c, g, (long long)n - 1);
+        } else if (filled[g] == share) {
+            rc = pl_fail(err, PL_EFORMAT, "tensor '%.64s': value %lld is %d, which has its %lld columns already", name,
+                         (long long)c, g, (long long)share);
+        } else {
+            const int64_t to = g * share + filled[g]++;
+            if (to != c) rc = 1;
+            if (order) order[to] = (int32_t)c;
+        }
+    }
+    free(filled);
+    return rc;
+}
+
 /* [N,K/8] words along rows, scales [N,K/share], zero points [N/8,K/share] with the nibbles of 8 rows in a word. */
-static int build_pack4(const pl_toc_entry *e, const pl_part *part, uint8_t *out, pl_err *err)
+static int build_pack4(const pl_toc_entry *e, const pl_part *part, const int32_t *order, uint8_t *out, pl_err *err)
 {
     const int64_t n = e->dim[0], k = e->dim[1], g = pl_dtype_block(e->dtype), n_scales = k / e->join.cols;
-    const pl_part *scales = &part[PL_SCALES], *shape = &part[PL_INDEX];
+    const pl_part *scales = &part[PL_SCALES], *shape = &part[PL_SIZES];
     for (int i = 0; shape->e && i < 2; i++) {
         const int64_t wide = shape->e->dtype == PL_I64 ? 2 : 1; /* words of a size; the upper one has to be 0 */
         if (int_at(shape, i * wide) != e->dim[i] || (wide == 2 && int_at(shape, i * 2 + 1)))
@@ -53,6 +77,11 @@ static int build_pack4(const pl_toc_entry *e, const pl_part *part, uint8_t *out,
                 out += 3;
             }
             memcpy(out, part[PL_CODES].data + (r * k + c) / 2, (size_t)g / 2);
+            for (int64_t i = 0; order && i < g; i += 2) {
+                const int64_t a = r * k + order[c + i], b = r * k + order[c + i + 1];
+                out[i / 2] =
+                    (uint8_t)(nibble_at(&part[PL_CODES], a / 8, a % 8) | nibble_at(&part[PL_CODES], b / 8, b % 8) << 4);
+            }
             out += g / 2;
         }
     return PL_OK;
@@ -75,33 +104,24 @@ static int zero_offset(const pl_part *zeros, bool v2)
 
 /* GPTQ: codes [K/8,N], 8 of k in a word; AWQ: codes [K,N/8], 8 of n in a word, in an order of their own. Scales
  * [K/share,N], zero points [K/share,N/8], in AWQ in that order too. */
-static int build_columns(const pl_toc_entry *e, const pl_part *part, uint8_t *out, pl_err *err)
+static int build_columns(const pl_toc_entry *e, const pl_part *part, const int32_t *order, uint8_t *out, pl_err *err)
 {
-    static const int8_t order[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+    static const int8_t places[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     const int64_t n = e->dim[0], k = e->dim[1], g = pl_dtype_block(e->dtype);
     const bool awq = e->join.how == PL_JOIN_AWQ;
     const int offset = awq ? 0 : zero_offset(&part[PL_ZEROS], e->join.flag);
-    for (int64_t c = 0; part[PL_INDEX].e && c < k; c++)
-        if (int_at(&part[PL_INDEX], c) != c / e->join.cols)
-            return pl_fail(
-                err, PL_EFORMAT, "tensor '%.64s': value %lld is %d, want %lld: groups out of order are not read",
-                part[PL_INDEX].e->name, (long long)c, int_at(&part[PL_INDEX], c), (long long)(c / e->join.cols));
     for (int64_t r = 0; r < n; r++)
         for (int64_t c = 0; c < k; c += g, out += g / 2) {
-            const int64_t s = c / e->join.cols, place = awq ? order[r % 8] : r % 8;
+            const int64_t s = c / e->join.cols, place = awq ? places[r % 8] : r % 8;
             PL_TRY(put_half(out, &part[PL_SCALES], s * n + r, err));
             out[2] = (uint8_t) - (nibble_at(&part[PL_ZEROS], s * (n / 8) + r / 8, place) + offset);
             out += 3;
-            for (int64_t i = 0; i < g; i += 2) {
-                int low, high;
-                if (awq) {
-                    low = nibble_at(&part[PL_CODES], (c + i) * (n / 8) + r / 8, place);
-                    high = nibble_at(&part[PL_CODES], (c + i + 1) * (n / 8) + r / 8, place);
-                } else {
-                    low = nibble_at(&part[PL_CODES], (c + i) / 8 * n + r, (c + i) % 8);
-                    high = nibble_at(&part[PL_CODES], (c + i) / 8 * n + r, (c + i) % 8 + 1);
-                }
-                out[i / 2] = (uint8_t)(low | high << 4);
+            memset(out, 0, (size_t)g / 2);
+            for (int64_t i = 0; i < g; i++) {
+                const int64_t at = order ? order[c + i] : c + i;
+                const int code = awq ? nibble_at(&part[PL_CODES], at * (n / 8) + r / 8, place)
+                                     : nibble_at(&part[PL_CODES], at / 8 * n + r, at % 8);
+                out[i / 2] |= (uint8_t)(code << i % 2 * 4);
             }
         }
     return PL_OK;
@@ -165,18 +185,37 @@ static int build_mxfp4(const pl_toc_entry *e, const pl_part *part, uint8_t *out)
 
 int pl_parts_build(const pl_toc_entry *e, const pl_part *part, uint8_t *out, pl_err *err)
 {
+    int32_t *order = NULL; /* of columns, if they are not as they lie */
+    int rc = PL_OK;
+    if (part[PL_INDEX].e) { /* read again: a mapped file may have changed */
+        order = malloc((size_t)part[PL_INDEX].e->dim[0] * sizeof *order);
+        if (!order) return pl_fail(err, PL_ENOMEM, "tensor '%.64s': no memory for its order", e->name);
+        rc = pl_parts_order(&part[PL_INDEX], e->join.cols, order, err);
+        if (rc < 0) goto done;
+    }
     switch (e->join.how) {
     case PL_JOIN_PACK4:
-        return build_pack4(e, part, out, err);
+        rc = build_pack4(e, part, order, out, err);
+        break;
     case PL_JOIN_GPTQ:
     case PL_JOIN_AWQ:
-        return build_columns(e, part, out, err);
+        rc = build_columns(e, part, order, out, err);
+        break;
     case PL_JOIN_F8:
-        return build_f8(e, part, out, err);
+        rc = build_f8(e, part, out, err);
+        break;
     case PL_JOIN_NVFP4:
-        return build_nvfp4(e, part, out, err);
+        rc = build_nvfp4(e, part, out, err);
+        break;
+    case PL_JOIN_MXFP4:
+        rc = build_mxfp4(e, part, out);
+        break;
     default:
-        PL_ASSERT(e->join.how == PL_JOIN_MXFP4);
-        return build_mxfp4(e, part, out);
+        PL_ASSERT(e->join.how == PL_JOIN_ORDER && order);
+        memcpy(out, order, (size_t)e->bytes);
+        rc = PL_OK;
     }
+done:
+    free(order);
+    return rc;
 }

@@ -159,7 +159,8 @@ const char *pl_op_sig(int32_t op);
 
 /* ckpt: the weights and metadata of a GGUF file, a safetensors file, or a Hugging Face directory. Files are mapped,
  * not read. Everything is checked when a checkpoint is opened: what can fail later is memory, and the values of a
- * quantised weight (config.json's quantization_config), which is listed as one tensor and put together when taken. */
+ * quantised weight (config.json's quantization_config), which is listed as one tensor and put together when taken. If its
+ * columns are out of order (g_idx) it has them sorted, and "M.weight_order" (I32 [K]) beside it says where each came from. */
 enum { PL_CKPT_GGUF = 0, PL_CKPT_HF = 1 };
 int pl_ckpt_open(pl_ckpt **out, const char *path, pl_err *err); /* a directory without weights opens, with 0 tensors */
 void pl_ckpt_close(pl_ckpt *c); /* tensors taken from it stay valid; texts and strings do not */

@@ -61,6 +61,10 @@ int pl_attend(pl_stream *s, pl_tensor *y, const pl_tensor *q, pl_kv *kv, int lay
  *   y[R,D] = x[T,D] rows[R] */
 int pl_gather(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *rows, pl_err *err);
 
+/* Chosen columns of x.
+ *   y[T,D] = x[T,K] cols[D] */
+int pl_columns(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *cols, pl_err *err);
+
 /* Values of x in the format of y (f32, f16, bf16 either side).
  *   y[...,D] = x[...,D] */
 int pl_copy(pl_stream *s, pl_tensor *y, const pl_tensor *x, pl_err *err);

@@ -153,12 +153,12 @@ static int read_weights(reader *r, const char *at, pl_scheme_group *g)
     if (e && e->raw == PL_RAW_BOOL) {
         int64_t on;
         PL_TRY(pl_meta_int(e, 0, &on, r->err));
-        if (on) return refuse(r, "true", "false: groups in the order of the row");
-    } else {
+        g->ordered = on != 0;
+    } else { /* "weight" and "static" change what is quantised first, not what shares a scale */
         PL_TRY(take_text(r, at, "actorder", order, "weight"));
-        /* "weight" and "static" change what is quantised first, not where it lies */
-        if (strcmp(order, "weight") != 0 && strcmp(order, "static") != 0)
-            return refuse(r, order, "weight or static: groups in the order of the row");
+        g->ordered = !strcmp(order, "group") || !strcmp(order, "dynamic");
+        if (!g->ordered && strcmp(order, "weight") != 0 && strcmp(order, "static") != 0)
+            return refuse(r, order, "weight, static, group or dynamic");
     }
     int64_t symmetric;
     PL_TRY(take_int(r, at, "symmetric", &symmetric, 1));
@@ -257,6 +257,9 @@ static int read_int4(reader *r, const char *bits_key)
         PL_TRY(take_text(r, "", "checkpoint_format", text, "gptq"));
         r->s->zeros_v2 = !strcmp(text, "gptq_v2");
         if (!r->s->zeros_v2 && strcmp(text, "gptq") != 0) return refuse(r, text, "gptq or gptq_v2");
+        int64_t ordered;
+        PL_TRY(take_int(r, "", "desc_act", &ordered, 0));
+        g.ordered = ordered != 0;
     } else {
         PL_TRY(take_text(r, "", "version", text, "gemm"));
         if (strcmp(text, "gemm") != 0 && strcmp(text, "GEMM") != 0) return refuse(r, text, "gemm");

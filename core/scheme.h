@@ -16,6 +16,7 @@ typedef struct pl_pattern {
 typedef struct pl_scheme_group {
     int32_t as;
     bool symmetric;
+    bool ordered;     /* columns may be in any order: a list says which group each is in */
     int64_t group;    /* elements of a row that share a scale; 0: the row, or all, as the scales' shape says */
     int64_t block[2]; /* rows and columns that share a scale; 0: no blocks */
 } pl_scheme_group;

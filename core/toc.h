@@ -7,7 +7,7 @@
 enum { PL_TOC_MAX = 1 << 20, PL_TOC_NAME_MAX = 512 };
 
 /* How a weight is put together of several tensors of its files (parts.h). */
-enum { PL_MAX_PARTS = 5 };
+enum { PL_MAX_PARTS = 6 };
 typedef struct pl_join {
     int32_t how;                /* 0: it is one tensor */
     int32_t part[PL_MAX_PARTS]; /* entries of the files' own table; -1: none */

@@ -142,12 +142,21 @@ local function mapped(trace, pool, checkpoint, dev, infos)
   return out
 end
 
+-- For eager calls: the tensors that hold the order of others' columns.
+local function with_orders(tensors)
+  local order_of = require("pl.tensor").order_of
+  for w, t in pairs(tensors) do
+    if w.order then order_of[t] = tensors[w.order] end
+  end
+  return tensors
+end
+
 --- Load the weights that a trace uses; returns tensors by weight symbol, and bytes as they are held now.
 --- progress(done, total) is called after each, if given.
 function M.run(model, trace, pool, checkpoint, dev, progress)
   local abi, out = require "pl.abi", {}
   local infos = M.check(model, trace, checkpoint)
-  if checkpoint.packed then return mapped(trace, pool, checkpoint, dev, infos) end
+  if checkpoint.packed then return with_orders(mapped(trace, pool, checkpoint, dev, infos)) end
   -- the largest first: a weight and its source are both in memory for a moment, which costs least at the
   -- beginning
   local order = { unpack(trace.used) }
@@ -171,7 +180,7 @@ function M.run(model, trace, pool, checkpoint, dev, progress)
     if progress then progress(k, #order) end
   end
   checkpoint.drop(-1)
-  return out
+  return with_orders(out)
 end
 
 return M

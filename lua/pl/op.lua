@@ -8,7 +8,7 @@ local err, sym, schema = require "pl.err", require "pl.sym", require "pl.schema"
 local M, list, order = {}, {}, {}
 
 local defaults = { embed = { scale = 1 }, rope = { scale = 1, pairs = 0 }, attend = { window = 0 } }
-local integers = { ids = true, pos = true, rows = true } -- i32 inputs, by name
+local integers = { ids = true, pos = true, rows = true, cols = true } -- i32 inputs, by name
 
 local function side(text)
   local t = {}
@@ -219,7 +219,18 @@ end
 
 function sharding.sum_ranks() end
 
-local function traced(o, args)
+local traced
+-- x with its columns in the order of those of w: once for all weights that have them so.
+local function in_order(x, w)
+  local tr, cols = sym.trace, w.order.same
+  tr:value(w.order) -- is loaded and packed with w
+  local seen = tr.ordered[x] or {}
+  tr.ordered[x] = seen
+  seen[cols] = seen[cols] or sym.of((traced(list.columns, { x = x, cols = cols })))
+  return seen[cols]
+end
+
+function traced(o, args)
   local tr = sym.trace
   local bound = unify(o, args, function(a) return a.shape end)
   for _, p in ipairs(o.ins) do
@@ -233,7 +244,12 @@ local function traced(o, args)
       err.raise(("%s: %s holds %s, want %s"):format(o.name, p.name, a.dtype, want or "numbers"),
         notes(o, args))
     end
+    if a and a.order and o.name ~= "linear" then
+      err.raise(("%s: the checkpoint has the columns of %s sorted, which only op.linear can use"):format(o.name,
+        a.weight), notes(o, args))
+    end
   end
+  if args.w and args.w.order then args.x = in_order(args.x, args.w) end
   local _, line = err.where()
   line = line or tr.last_line
   local outs = {}
@@ -251,7 +267,10 @@ local function make(o)
   return function(...)
     local args = arguments(o, select("#", ...), ...)
     if sym.trace then return traced(o, args) end
-    return require("pl.tensor").call(o, args, function(shape_of)
+    local tensor = require "pl.tensor"
+    local cols = o.name == "linear" and tensor.order_of[args.w]
+    if cols then args.x = M.columns(args.x, cols) end
+    return tensor.call(o, args, function(shape_of)
       local bound, shapes = unify(o, args, shape_of), {}
       for i, p in ipairs(o.outs) do shapes[i] = out_shape(o, p, bound) end
       return shapes

@@ -37,6 +37,7 @@ function M.figures(model, trace, pool, infos, context)
       row = { class = w.class, format = format, act = act, weights = 0, parameters = 0, bytes = 0 }
       rows[key], p.weights[#p.weights + 1] = row, row
     end
+    if w.dtype == "i32" then n = 0 end -- an order of columns
     row.weights, row.parameters, row.bytes = row.weights + 1, row.parameters + n, row.bytes + bytes
     p.weight_bytes, p.parameters = p.weight_bytes + bytes, p.parameters + n
   end

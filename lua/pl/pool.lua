@@ -141,6 +141,7 @@ function methods:check_classes(list)
 end
 
 function methods:format_of(w)
+  if w.dtype == "i32" then return "stored" end -- an order of columns
   return #w.shape == 1 and "f32" or self.weights[w.class] or self.weights.rest
 end
 

@@ -152,6 +152,7 @@ function M.fit(r, meta, dims)
     end
     return weights.collect(tree)
   end)
+  if meta and rawget(meta, "ptr") and meta.format == "hf" then weights.add_orders(list, meta) end
   local cache = box:call(function()
     local c = r.cache or require("pl.nn").gqa_cache
     if type(c) == "function" then c = c(d) end

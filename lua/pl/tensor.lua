@@ -297,6 +297,9 @@ abi.metatype("pl_tensor", meta)
 --- pl.act: what products round activations to, "bf16" (default), "f32", "int8" or "int15".
 M.act = "bf16"
 
+--- Of a model's weights whose columns are sorted, the list of where each came from; eager products heed it too.
+M.order_of = setmetatable({}, { __mode = "k" })
+
 --- Called by pl.op with checked arguments; sizes(shape_of) gives the shapes of the outputs, or raises.
 function M.call(o, args, sizes)
   local outs, call = {}, {}

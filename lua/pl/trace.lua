@@ -161,7 +161,7 @@ end
 -- A trace of a model for a pool, and what forward is called with.
 local function new(model, pool)
   local tr = setmetatable({ pool = pool, values = {}, n_values = 0, ops = {}, of = {}, used = {}, declared = {},
-    consts = {}, filled = {}, last_line = last_line(model.forward) }, Trace)
+    consts = {}, filled = {}, ordered = {}, last_line = last_line(model.forward) }, Trace)
   tr:at_layer(nil)
   for _, w in ipairs(model.weight_list) do tr.declared[w] = true end
   local function input(name, shape)

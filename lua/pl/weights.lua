@@ -72,6 +72,27 @@ function M.collect(tree)
   return copy, found
 end
 
+--- Where a checkpoint has sorted a weight's columns ("M.weight_order" beside "M.weight"), the weight gets `order`,
+--- itself a weight, so that it is loaded and packed; order.same is the first one with the same values. Adds them to the
+--- list.
+function M.add_orders(list, checkpoint)
+  local first = {}
+  for k = 1, #list do
+    local w = list[k]
+    local i = w.weight:find "%.weight$" and checkpoint.info(w.weight .. "_order")
+    if i and i.dtype == "i32" and #i.shape == 1 and i.shape[1] == w.shape[#w.shape] then
+      local abi, t = require "pl.abi", checkpoint.take(i.index)
+      local values = abi.text(abi.cast("const char *", t.data), t:count() * 4)
+      t:close()
+      w.order = sym.new({ w.shape[#w.shape] }, w.weight .. "_order", { file = w.file, line = w.line,
+        class = w.class, weight = w.weight .. "_order", options = {}, dtype = "i32" })
+      first[values] = first[values] or w.order
+      w.order.same = first[values]
+      list[#list + 1] = w.order
+    end
+  end
+end
+
 --- A collected tree again, with tables that complain about names they do not have.
 function M.strict(tree, what)
   local out = {}

@@ -13,7 +13,8 @@ static void build(const pl_toc *files, const pl_toc_entry *e, const uint8_t *dat
 {
     pl_part part[PL_MAX_PARTS] = {{0}};
     pl_err err = {0};
-    PL_ASSERT(e->dtype >= 0 && e->ndim >= 2 && e->ndim <= PL_MAX_DIMS);
+    const bool order = e->join.how == PL_JOIN_ORDER;
+    PL_ASSERT(e->dtype >= 0 && e->ndim >= (order ? 1 : 2) && e->ndim <= PL_MAX_DIMS);
     for (int i = 0; i < PL_MAX_PARTS; i++)
         if (e->join.part[i] >= 0)
             part[i] = (pl_part){&files->e[e->join.part[i]], data + files->e[e->join.part[i]].offset};
@@ -25,13 +26,21 @@ static void build(const pl_toc *files, const pl_toc_entry *e, const uint8_t *dat
     if (out && y) {
         const int rc = pl_parts_build(e, part, out, &err);
         check_report(rc, &err);
-        if (rc == PL_OK) pl_row_to_f32(e->dtype, y, out, n);
+        if (rc == PL_OK && order) {
+            for (int64_t i = 0; i < n; i++) y[i] = 0;
+            for (int64_t i = 0; i < n; i++) y[((int32_t *)(void *)out)[i]] += 1;
+            for (int64_t i = 0; i < n; i++) PL_ASSERT(y[i] == 1);
+        } else if (rc == PL_OK) {
+            pl_row_to_f32(e->dtype, y, out, n);
+        }
         if (rc == PL_OK && d->is_bad && pl_row_first_bad(e->dtype, out, e->bytes / d->bytes) < 0)
             for (int64_t i = 0; i < n; i++) PL_ASSERT(y[i] - y[i] == 0); /* is finite, as promised */
     }
     free(out);
     free(y);
 }
+
+static const uint8_t *values_of(const void *arg, const pl_toc_entry *e) { return (const uint8_t *)arg + e->offset; }
 
 static void use(const pl_meta *meta, const uint8_t *file, int64_t size)
 {
@@ -45,7 +54,7 @@ static void use(const pl_meta *meta, const uint8_t *file, int64_t size)
         rc = pl_scheme_read(&scheme, meta, &err);
         check_report(rc, &err);
         if (rc == PL_OK && scheme.by != PL_BY_NOBODY) {
-            rc = pl_parts_join(&toc, &files, &scheme, &err);
+            rc = pl_parts_join(&toc, &files, &scheme, values_of, file, &err);
             check_report(rc, &err);
             for (int32_t i = 0; rc == PL_OK && i < toc.n; i++)
                 if (toc.e[i].join.how) build(&files, &toc.e[i], file);

@@ -101,6 +101,10 @@ quantised("fp8", '"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128
   "m.weight F8_E4M3 2,160;m.weight_scale_inv F32 1,2;gate.weight BF16 2,2")
 quantised("fp8-tensor", '"quant_method":"fp8"', "m.weight F8_E4M3 2,96;m.weight_scale F32 1;m.input_scale F32 1")
 quantised("gptq", '"quant_method":"gptq","bits":4,"group_size":32', "m.qweight I32 8,8;m.scales F16 2,8;m.qzeros I32 2,1;m.g_idx I32 64")
+quantised("gptq-order", '"quant_method":"gptq","bits":4,"group_size":32,"desc_act":true',
+  "m.g_idx I32 64;m.qweight I32 8,8;m.scales F16 2,8;m.qzeros I32 2,1", "\1\0\0\0\0\0\0\0")
+quantised("ct-order", ct '"num_bits":4,"type":"int","symmetric":true,"strategy":"group","group_size":32,"actorder":"group"',
+  "m.weight_g_idx I32 64;m.weight_packed I32 2,8;m.weight_scale BF16 2,2", "\1\0\0\0\0\0\0\0")
 quantised("gptq-v2", '"quant_method":"gptq","bits":4,"group_size":-1,"checkpoint_format":"gptq_v2"', "m.qweight I32 8,8;m.scales F16 1,8;m.qzeros I32 1,1", "w")
 quantised("awq", '"quant_method":"awq","bits":4,"group_size":64,"version":"gemm"', "m.qweight I32 64,2;m.scales F16 1,16;m.qzeros I32 1,2")
 quantised("modelopt", '"quant_method":"modelopt","quant_algo":"NVFP4","exclude_modules":["lm_head*"]',
