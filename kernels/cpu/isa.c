@@ -36,8 +36,8 @@ bool pl_cpu_has_path(int32_t path)
         return avx2;
     case PL_PATH_AVX512:
         return avx512;
-    case PL_PATH_AMX: /* AMX-BF16 and AMX-TILE */
-        return avx512 && bit(d7, 22) && bit(d7, 24) && (state & 0x60000) == 0x60000 &&
+    case PL_PATH_AMX: /* AMX-BF16, AMX-TILE and AMX-INT8 */
+        return avx512 && bit(d7, 22) && bit(d7, 24) && bit(d7, 25) && (state & 0x60000) == 0x60000 &&
                syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILEDATA) == 0;
     default:
         return false;

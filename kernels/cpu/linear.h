@@ -130,10 +130,11 @@ PL_INLINE bool pl_int_minimum(int32_t dtype) /* one that stays a float */
     X(I4G32) X(I4G64) X(I4G128) X(U4G32) X(U4G64) X(U4G128)
 /* clang-format on */
 
-/* x as integers, in groups of tokens: of n tokens side by side, group by group. */
+/* x as integers, in groups of n tokens, group by group. */
 typedef struct pl_int_x {
-    uint32_t
-        *q; /* [units][planes][8][n]: 4 k each, in the order of the format's codes; planes: int15 has hi, then lo */
+    /* 4 k each, in the order of the format's codes; planes: int15 has hi, then lo. [units][planes][8][n]; tiles, whose
+     * last group is a whole one too: [units][planes][n][8] */
+    uint32_t *q;
     float *scale; /* [units][n] */
     /* [units][2][n]: sum of the first 16 and of the last 16 (or of all), times what bytes of w have too much; for formats
      * with a minimum the bits of scale * sum */
@@ -154,11 +155,15 @@ typedef struct pl_int_product {
 /* prepare: tokens t0..t1, t0 at the beginning of a group; run: block rows b0..b1 for all tokens. */
 typedef struct pl_int_path {
     void (*prepare)(const pl_int_product *p, int64_t t0, int64_t t1);
-    void (*run)(const pl_int_product *p, int64_t b0, int64_t b1);
+    void (*run)(const pl_int_product *p, int64_t b0, int64_t b1, void *scratch);
+    int64_t group;         /* tokens of x side by side */
+    int64_t blocks;        /* block rows that are worth a call, where there are many tokens */
+    int64_t scratch_bytes; /* of a thread */
 } pl_int_path;
-enum { PL_INT_GROUP = 4 }; /* tokens */
+/* The last is the first number of tokens that tiles are worth: below, vectors have less to do. */
+enum { PL_INT_GROUP = 4, PL_INT_TILE = 16, PL_INT_TILES_FROM = 9 };
 #ifdef PL_X86
-extern const pl_int_path pl_int_avx2, pl_int_avx512;
+extern const pl_int_path pl_int_avx2, pl_int_avx512, pl_int_amx, pl_int_soft_amx;
 #endif
 int pl_cpu_linear_int(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
                       pl_err *err);

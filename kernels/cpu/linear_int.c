@@ -114,6 +114,7 @@ static int plain(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor
 typedef struct fast_job {
     pl_int_product p;
     const pl_int_path *path;
+    char *scratch; /* [threads][path->scratch_bytes] */
 } fast_job;
 static void fast_prepare(void *arg, int64_t from, int64_t to, int thread)
 {
@@ -123,9 +124,8 @@ static void fast_prepare(void *arg, int64_t from, int64_t to, int thread)
 }
 static void fast_run(void *arg, int64_t from, int64_t to, int thread)
 {
-    (void)thread;
     const fast_job *j = arg;
-    j->path->run(&j->p, from, to);
+    j->path->run(&j->p, from, to, j->scratch + thread * j->path->scratch_bytes);
 }
 
 static int fast(pl_stream *s, const pl_int_path *path, pl_tensor *y, const pl_tensor *x, const pl_tensor *w,
@@ -133,11 +133,17 @@ static int fast(pl_stream *s, const pl_int_path *path, pl_tensor *y, const pl_te
 {
     const int64_t m = x->dim[0], k = x->dim[1], n = w->dim[0], units = (k + UNIT - 1) / UNIT;
     const int32_t planes = act == PL_ACT_INT15 ? 2 : 1;
+    const int64_t room = pl_round_up(m, path->group);
     const pl_mark mark = pl_scratch_mark(s);
-    uint32_t *q = pl_scratch(s, m * units * (8 * planes + 3) * 4, err);
-    if (!q) return PL_ENOMEM;
-    float *scale = (float *)(void *)(q + m * units * 8 * planes);
+    uint32_t *q = pl_scratch(s, room * units * (8 * planes + 3) * 4, err);
+    char *scratch = q ? pl_scratch(s, s->n_threads * path->scratch_bytes, err) : NULL;
+    if (!scratch) {
+        pl_scratch_release(s, mark);
+        return PL_ENOMEM;
+    }
+    float *scale = (float *)(void *)(q + room * units * 8 * planes);
     fast_job j = {.path = path,
+                  .scratch = scratch,
                   .p = {.w = w->data,
                         .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k),
                         .dtype = w->dtype,
@@ -148,25 +154,36 @@ static int fast(pl_stream *s, const pl_int_path *path, pl_tensor *y, const pl_te
                         .units = units,
                         .src = x->data,
                         .src_ld = x->stride[0],
-                        .x = {q, scale, (uint32_t *)(void *)(scale + m * units)},
+                        .x = {q, scale, (uint32_t *)(void *)(scale + room * units)},
                         .bias = b ? b->data : NULL,
                         .y = y->data,
                         .ldy = y->stride[0]}};
-    pl_parallel(s, m, 2 * PL_INT_GROUP, fast_prepare, &j);
-    pl_parallel(s, (n + ROWS - 1) / ROWS, 1, fast_run, &j);
+    pl_parallel(s, m, 2 * path->group, fast_prepare, &j);
+    pl_parallel(s, (n + ROWS - 1) / ROWS, m > path->group ? path->blocks : 1, fast_run, &j);
     pl_scratch_release(s, mark);
     return PL_OK;
 }
 
-/* The path that runs it. Tile paths take the vectors of their machine. */
-static const pl_int_path *path_of(const pl_stream *s, int32_t *path)
+/* The path that runs it. */
+static const pl_int_path *path_of(const pl_stream *s, int64_t m, int32_t *path)
 {
     *path = s->path;
 #ifdef PL_X86
-    if (*path == PL_PATH_SOFT_AMX) *path = PL_PATH_AVX2;
-    if (*path == PL_PATH_AMX) *path = PL_PATH_AVX512;
-    if (*path == PL_PATH_AVX2) return &pl_int_avx2;
-    if (*path == PL_PATH_AVX512) return &pl_int_avx512;
+    if (*path == PL_PATH_AMX && m < PL_INT_TILES_FROM) *path = PL_PATH_AVX512;
+    switch (*path) {
+    case PL_PATH_AVX2:
+        return &pl_int_avx2;
+    case PL_PATH_AVX512:
+        return &pl_int_avx512;
+    case PL_PATH_AMX:
+        return &pl_int_amx;
+    case PL_PATH_SOFT_AMX:
+        return &pl_int_soft_amx;
+    default:
+        break;
+    }
+#else
+    (void)m;
 #endif
     return NULL;
 }
@@ -175,7 +192,7 @@ int pl_cpu_linear_int(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_t
                       pl_err *err)
 {
     int32_t ran = PL_PATH_PORTABLE;
-    const pl_int_path *path = w->layout == PL_PACKED ? path_of(s, &ran) : NULL;
+    const pl_int_path *path = w->layout == PL_PACKED ? path_of(s, x->dim[0], &ran) : NULL;
     PL_TRY(path ? fast(s, path, y, x, w, b, act, err) : plain(s, y, x, w, b, act, err));
     s->path_count[ran]++;
     return PL_OK;

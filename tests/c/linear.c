@@ -1,24 +1,11 @@
 /* linear.c: products on every path give the bits of the definition, for any batch, split and number of threads;
  * packing loses nothing; what a path cannot do is an error. */
 #include "linear.h"
+#include "products.h"
 #include "suite.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-static const int32_t formats[] = {PL_F32,   PL_F16,    PL_BF16,  PL_F8,    PL_Q4_0,   PL_Q4_1,  PL_Q5_0,  PL_Q5_1,
-                                  PL_Q8_0,  PL_Q4_K,   PL_Q5_K,  PL_Q6_K,  PL_IQ4_NL, PL_MXFP4, PL_NVFP4, PL_I4G32,
-                                  PL_I4G64, PL_I4G128, PL_U4G32, PL_U4G64, PL_U4G128, PL_F8G32, PL_F8G64, PL_F8G128};
-enum { N_FORMATS = sizeof formats / sizeof *formats };
-
-static uint64_t rnd(uint64_t *s)
-{
-    *s ^= *s << 13;
-    *s ^= *s >> 7;
-    *s ^= *s << 17;
-    return *s;
-}
-static float uniform(uint64_t *s) { return (float)((double)(rnd(s) >> 11) * 0x1p-52 - 1); }
 
 static pl_dev *open_dev(int32_t path, int32_t threads)
 {
@@ -33,93 +20,6 @@ static void new_tensor(pl_tensor *t, pl_dev *d, int32_t dtype, int64_t rows, int
     pl_err e = {0};
     const int64_t dim[2] = {rows, cols};
     ck_assert_msg(pl_tensor_new(t, d, dtype, 2, dim, &e) == PL_OK, "%s", e.msg);
-}
-
-static void put_half(uint8_t *p, float f)
-{
-    const uint16_t h = pl_f32_f16(f);
-    memcpy(p, &h, 2);
-}
-/* Random bits everywhere but in scales, which are moderate numbers of both signs, or 0, or subnormal halves. */
-static void fill_weights(pl_tensor *w, uint64_t *s)
-{
-    const int64_t n = w->dim[0], k = w->dim[1];
-    const int32_t bytes = pl_dtype_bytes(w->dtype), block = pl_dtype_block(w->dtype);
-    uint8_t *p = w->data;
-    for (int64_t i = 0; i < n * k / block; i++, p += bytes) {
-        for (int32_t j = 0; j < bytes; j++) p[j] = (uint8_t)(rnd(s) >> 32);
-        const float d = rnd(s) % 16 == 0 ? 0 : rnd(s) % 16 == 0 ? 0x3p-24f : uniform(s) * 0.1f;
-        switch (w->dtype) {
-        case PL_F32: {
-            const float v = rnd(s) % 16 == 0 ? 1e-41f : uniform(s);
-            memcpy(p, &v, 4);
-            break;
-        }
-        case PL_F16:
-            put_half(p, rnd(s) % 16 == 0 ? 0x5p-24f : uniform(s));
-            break;
-        case PL_BF16: {
-            const uint16_t v = rnd(s) % 16 == 0 ? 3 : pl_f32_bf16(uniform(s));
-            memcpy(p, &v, 2);
-            break;
-        }
-        case PL_F8:
-            if ((*p & 0x7f) == 0x7f) *p = 0x11;
-            break;
-        case PL_Q4_1:
-        case PL_Q5_1:
-        case PL_Q4_K:
-        case PL_Q5_K:
-            put_half(p + 2, uniform(s)); /* fall through */
-        case PL_Q4_0:
-        case PL_Q5_0:
-        case PL_Q8_0:
-        case PL_IQ4_NL:
-            put_half(p, d);
-            break;
-        case PL_MXFP4:
-            p[0] = d == 0 ? 0 : (uint8_t)(115 + rnd(s) % 12);
-            break;
-        case PL_NVFP4: { /* one float a row, in both dialects */
-            const int64_t row = i / (k / block);
-            const float tensor = row % 2 ? -1000 - (float)row : 0.0003f * (float)(row + 1);
-            memcpy(p, &tensor, 4);
-            for (int j = 4; j < 6; j++)
-                if ((p[j] & 0x7f) == 0x7f) p[j] = 0x11;
-            break;
-        }
-        case PL_I4G32:
-        case PL_I4G64:
-        case PL_I4G128: {
-            const uint16_t v = pl_f32_bf16(d);
-            memcpy(p, &v, 2);
-            break;
-        }
-        case PL_U4G32:
-        case PL_U4G64:
-        case PL_U4G128:
-            put_half(p, d);
-            p[2] = (uint8_t) - (rnd(s) % 17);
-            break;
-        case PL_F8G32:
-        case PL_F8G64:
-        case PL_F8G128:
-            memcpy(p, &d, 4);
-            for (int j = 4; j < bytes; j++)
-                if ((p[j] & 0x7f) == 0x7f) p[j] = 0x11;
-            break;
-        default:
-            put_half(p + 208, d);
-        }
-    }
-}
-/* Mostly normal; also 0, -0, denormal, near the smallest that counts, and very large numbers. */
-static void fill_x(pl_tensor *x, uint64_t *s)
-{
-    static const float odd[] = {0.0f,        -0.0f,           1e-41f,  -0x1.fp-101f, 0x1p-100f,
-                                0x1.8p-100f, -0x1.fffep-101f, 0x1p90f, -0x1p100f,    1e-30f};
-    float *p = x->data;
-    for (int64_t i = 0; i < x->dim[0] * x->dim[1]; i++) p[i] = rnd(s) % 24 ? uniform(s) * 3 : odd[rnd(s) % 10];
 }
 
 enum { MAX_THREADS = 3 };
@@ -147,6 +47,8 @@ static void close_all(void)
 static int32_t ran_on(int32_t path, int32_t format, int act, int64_t m)
 {
     act = pl_act_for(act, format);
+    if (act == PL_ACT_INT8 || act == PL_ACT_INT15)
+        return path == PL_PATH_AMX && m < PL_INT_TILES_FROM ? PL_PATH_AVX512 : path;
     const bool tiles = act == PL_ACT_BF16 && format != PL_F16 && format != PL_F32;
     if (path == PL_PATH_SOFT_AMX && !tiles) return PL_PATH_AVX2;
     if (path == PL_PATH_AMX && (!tiles || (m == 1 && format >= PL_Q4_0))) return PL_PATH_AVX512;

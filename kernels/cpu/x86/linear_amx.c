@@ -6,8 +6,7 @@
 #include "tiles.h"
 #ifdef PL_SOFT_TILES
 #define PATH pl_linear_soft_amx
-#else
-#include "vec16.h"
+#elif !defined(PATH)
 #define PATH pl_linear_amx
 #endif
 #include "linear_decode.h"
@@ -106,7 +105,7 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
     const bool scaled = pl_has_scale(p->dtype), has_min = pl_has_minimum(p->dtype), halves = pl_has_halves(p->dtype);
     memset(sums, 0, (size_t)((b1 - b0) * n_tiles * TOKENS * ROWS) * 4);
     memset(c, 0, 2 * GROUP * TOKENS * ROWS * 4); /* rows of absent tokens are never stored */
-    T_BEGIN((int)pl_min(p->m, TOKENS), halves);
+    T_BEGIN((int)pl_min(p->m, TOKENS), 64, halves ? 32 : 64);
     for (int64_t u0 = 0; u0 < p->units; u0 += PART) {
         a.units = pl_min(PART, p->units - u0);
         for (int64_t b = b0; b < b1; b++) {

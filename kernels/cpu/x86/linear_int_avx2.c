@@ -3,7 +3,6 @@
 
 enum { SIGNED_OFFSET = 0 }; /* signed codes are multiplied as |code| by x with the code's sign */
 PL_INLINE I i_signed(I a) { return a; }
-PL_INLINE I i_sub(I a, I b) { return _mm256_sub_epi32(a, b); }
 PL_INLINE I i_dot_first(const bool is_signed, I w, I x)
 {
     return is_signed ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)) : _mm256_maddubs_epi16(w, x);
@@ -14,4 +13,4 @@ PL_INLINE I i_widen(I sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1))
 PL_INLINE int steps_that_fit(int largest) { return largest == 15 ? 8 : largest && largest < 32 ? 4 : largest ? 2 : 1; }
 #include "linear_int.h"
 
-const pl_int_path pl_int_avx2 = {prepare, run};
+const pl_int_path pl_int_avx2 = {.prepare = prepare, .run = run, .group = PL_INT_GROUP, .blocks = 1};

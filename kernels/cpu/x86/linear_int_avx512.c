@@ -1,17 +1,6 @@
-/* linear_int_avx512.c: the product of integers on AVX-512 with VNNI, whose sums have 32 bits from the start. */
+/* linear_int_avx512.c: the product of integers on AVX-512 with VNNI. */
 #include "vec16.h"
+PL_INLINE I i_dpbusd(I sum, I w, I x) { return _mm512_dpbusd_epi32(sum, w, x); }
+#include "linear_int_vnni.h"
 
-enum { SIGNED_OFFSET = 128 }; /* signed codes become unsigned ones by adding it */
-PL_INLINE I i_signed(I a) { return _mm512_xor_si512(a, _mm512_set1_epi8((char)0x80)); }
-PL_INLINE I i_sub(I a, I b) { return _mm512_sub_epi32(a, b); }
-PL_INLINE I i_dot(const bool is_signed, I sum, I w, I x)
-{
-    (void)is_signed;
-    return _mm512_dpbusd_epi32(sum, w, x);
-}
-PL_INLINE I i_dot_first(const bool is_signed, I w, I x) { return i_dot(is_signed, _mm512_setzero_si512(), w, x); }
-PL_INLINE I i_widen(I sum) { return sum; }
-PL_INLINE int steps_that_fit(int largest) { return largest < 0 ? 1 : 8; }
-#include "linear_int.h"
-
-const pl_int_path pl_int_avx512 = {prepare, run};
+const pl_int_path pl_int_avx512 = {.prepare = prepare, .run = run, .group = PL_INT_GROUP, .blocks = 1};

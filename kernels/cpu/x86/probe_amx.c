@@ -9,7 +9,7 @@
     {                                                 \
         _Alignas(64) static const uint8_t zero[1024]; \
         _Alignas(64) uint8_t sum[1024];               \
-        T_BEGIN(16, false);                           \
+        T_BEGIN(16, 64, 64);                          \
         T_ZERO(0);                                    \
         T_ZERO(1);                                    \
         T_ZERO(2);                                    \

@@ -1,10 +1,13 @@
 #ifndef PL_TILES_H
 #define PL_TILES_H
 /* The tile unit (AMX), or with PL_SOFT_TILES the same in vectors, for tests on machines that lack it. Tiles 0..3 are
- * sums [rows][16 floats]; 4, 5 are of x: [rows][32 bf16], 6, 7 of w: [16 pairs][16 rows of w][2 bf16]. T_HALF tiles:
- * half the k. A function that uses tiles begins with T_BEGIN and ends with T_END.
+ * sums [rows][16 floats or integers]; 4, 5 are of x: [rows][32 bf16, or bytes], 6, 7 of w: [16 pairs][16 rows of w][2
+ * bf16], or [quads][16 rows][4 bytes]. A function that uses tiles begins with T_BEGIN and ends with T_END.
  *
- * One step is c += e + o: e the chain of fma over even k from 0, o over odd k, to nearest, denormals zero. */
+ * The file gives the vectors too (vec16.h, vec8.h).
+ *
+ * T_STEP is c += e + o: e the chain of fma over even k from 0, o over odd k, to nearest, denormals zero. T_STEP_INT adds
+ * products of signed bytes of x and unsigned bytes of w. */
 #include "cpu.h"
 
 typedef struct tile_config {
@@ -13,22 +16,25 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
-/* tiles 4, 6 with 32 k; 5, 7 with 32 k, or 16 where half is true */
-PL_INLINE tile_config tile_config_of(int rows, bool half)
+/* x of tile 4 has rows of `even` bytes, of tile 5 `odd`; 6 and 7 are the tiles of w that go with them */
+PL_INLINE tile_config tile_config_of(int rows, int even, int odd)
 {
     tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        const int k = half && (i == 5 || i == 7) ? 16 : 32;
-        c.bytes[i] = (uint16_t)(i == 4 || i == 5 ? 2 * k : 64);
-        c.rows[i] = (uint8_t)(i >= 6 ? k / 2 : rows);
+        const int bytes = i % 2 ? odd : even;
+        c.bytes[i] = (uint16_t)(i == 4 || i == 5 ? bytes : 64);
+        c.rows[i] = (uint8_t)(i >= 6 ? bytes / 4 : rows);
     }
     return c;
 }
 
-#ifndef PL_SOFT_TILES
+#ifdef PL_TILES_FILE /* of a test: its own tiles and vectors */
+#include PL_TILES_FILE
+#elif !defined(PL_SOFT_TILES)
+#include "vec16.h"
 /* Own assembly: gcc 12's tile intrinsics do not say that they read memory, so stores before them may be dropped. */
-#define T_BEGIN(rows, half)                                 \
-    const tile_config config_ = tile_config_of(rows, half); \
+#define T_BEGIN(rows, even, odd)                                 \
+    const tile_config config_ = tile_config_of(rows, even, odd); \
     __asm__ volatile("ldtilecfg %0" ::"m"(config_) : "memory")
 #define T_END() __asm__ volatile("tilerelease" ::)
 #define T_LOAD(t, p, stride) \
@@ -37,6 +43,7 @@ PL_INLINE tile_config tile_config_of(int rows, bool half)
     __asm__ volatile("tilestored %%tmm" #t ",(%0,%1,1)" ::"r"((void *)(p)), "r"((int64_t)(stride)) : "memory")
 #define T_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 #define T_STEP(c, x, w) __asm__ volatile("tdpbf16ps %%tmm" #w ",%%tmm" #x ",%%tmm" #c ::)
+#define T_STEP_INT(c, x, w) __asm__ volatile("tdpbsud %%tmm" #w ",%%tmm" #x ",%%tmm" #c ::)
 #else
 #include "vec8.h"
 typedef struct soft_tiles {
@@ -75,13 +82,26 @@ static inline void soft_step(soft_tiles *s, int c, int x, int w)
         }
     }
 }
-#define T_BEGIN(rows, half) \
-    soft_tiles soft_;       \
-    soft_.c = tile_config_of(rows, half)
+static inline void soft_step_int(soft_tiles *s, int c, int x, int w)
+{
+    PL_ASSERT(s->c.bytes[x] / 4 == s->c.rows[w] && s->c.rows[c] == s->c.rows[x]);
+    for (int r = 0; r < s->c.rows[c]; r++)
+        for (int k = 0; k < s->c.rows[w]; k++)
+            for (int n = 0; n < 16; n++) {
+                int32_t sum;
+                memcpy(&sum, &s->tile[c][r][4 * n], 4);
+                for (int i = 0; i < 4; i++) sum += (int8_t)s->tile[x][r][4 * k + i] * s->tile[w][k][4 * n + i];
+                memcpy(&s->tile[c][r][4 * n], &sum, 4);
+            }
+}
+#define T_BEGIN(rows, even, odd) \
+    soft_tiles soft_;            \
+    soft_.c = tile_config_of(rows, even, odd)
 #define T_END() ((void)0)
 #define T_LOAD(t, p, stride) soft_load(&soft_, t, p, stride)
 #define T_STORE(t, p, stride) soft_store(&soft_, t, p, stride)
 #define T_ZERO(t) memset(soft_.tile[t], 0, sizeof soft_.tile[t])
 #define T_STEP(c, x, w) soft_step(&soft_, c, x, w)
+#define T_STEP_INT(c, x, w) soft_step_int(&soft_, c, x, w)
 #endif
 #endif

@@ -36,8 +36,10 @@ PL_INLINE I i_lookup(const int8_t *level, I a)
 {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)level)), a);
 }
+#ifndef V_MAC /* tests have their own */
 #define V_MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+v"(c) : "v"(a), "v"(b))
 #define V_KEEP(v) __asm__("" : "+v"(v))
+#endif
 PL_INLINE V v_drop_tiny(V a, float limit)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(_mm512_abs_ps(a), _mm512_set1_ps(limit), _CMP_NLT_UQ), a);
@@ -48,10 +50,15 @@ PL_INLINE void i_store(void *p, I a) { _mm512_storeu_si512(p, a); }
 PL_INLINE I i_set(int32_t x) { return _mm512_set1_epi32(x); }
 PL_INLINE I i_and(I a, I b) { return _mm512_and_si512(a, b); }
 PL_INLINE I i_or(I a, I b) { return _mm512_or_si512(a, b); }
+PL_INLINE I i_xor(I a, I b) { return _mm512_xor_si512(a, b); }
 PL_INLINE I i_add(I a, I b) { return _mm512_add_epi32(a, b); }
+PL_INLINE I i_sub(I a, I b) { return _mm512_sub_epi32(a, b); }
+PL_INLINE I i_max(I a, I b) { return _mm512_max_epi32(a, b); }
+PL_INLINE int32_t i_top(I a) { return _mm512_reduce_max_epi32(a); }
 PL_INLINE I i_srl(I a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
 PL_INLINE I i_sll(I a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 PL_INLINE I i_cast(V a) { return _mm512_castps_si512(a); }
+PL_INLINE I i_of_v(V a) { return _mm512_cvtps_epi32(a); }
 
 PL_INLINE V v_round_bf16(V a)
 {

@@ -50,10 +50,20 @@ PL_INLINE void i_store(void *p, I a) { _mm256_storeu_si256(p, a); }
 PL_INLINE I i_set(int32_t x) { return _mm256_set1_epi32(x); }
 PL_INLINE I i_and(I a, I b) { return _mm256_and_si256(a, b); }
 PL_INLINE I i_or(I a, I b) { return _mm256_or_si256(a, b); }
+PL_INLINE I i_xor(I a, I b) { return _mm256_xor_si256(a, b); }
 PL_INLINE I i_add(I a, I b) { return _mm256_add_epi32(a, b); }
+PL_INLINE I i_sub(I a, I b) { return _mm256_sub_epi32(a, b); }
+PL_INLINE I i_max(I a, I b) { return _mm256_max_epi32(a, b); }
+PL_INLINE int32_t i_top(I a) /* the largest */
+{
+    __m128i t = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    t = _mm_max_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
+}
 PL_INLINE I i_srl(I a, int n) { return _mm256_srli_epi32(a, n); }
 PL_INLINE I i_sll(I a, int n) { return _mm256_slli_epi32(a, n); }
 PL_INLINE I i_cast(V a) { return _mm256_castps_si256(a); }
+PL_INLINE I i_of_v(V a) { return _mm256_cvtps_epi32(a); } /* to the nearest, ties to even */
 
 /* To bf16 and back, to nearest even; NaN stays NaN. */
 PL_INLINE V v_round_bf16(V a)
