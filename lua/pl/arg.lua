@@ -69,13 +69,25 @@ end
 --- Put a check of the object, and no more, before every method of t.
 function M.guard(what, t, self)
   for name, f in pairs(t) do
-    if type(f) == "function" then
+    if type(f) == "function" and name:sub(1, 2) ~= "__" then
       t[name] = function(object, ...)
         local bad = self(object)
         if bad then err.raise(("%s: %s"):format(what, bad)) end
         return f(object, ...)
       end
     end
+  end
+end
+
+--- Objects with this metatable, whose methods it holds, have handles of C under these names: where one is missing, to
+--- ask for it is an error. C would be given NULL.
+function M.handles(what, mt, ...)
+  local is_handle = {}
+  for i = 1, select("#", ...) do is_handle[select(i, ...)] = true end
+  mt.__index = function(_, k)
+    local v = mt[k]
+    if v == nil and is_handle[k] then err.raise(("this %s is closed"):format(what)) end
+    return v
   end
 end
 

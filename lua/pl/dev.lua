@@ -59,12 +59,13 @@ function M.get()
   return current
 end
 
+arg.handles("device", Dev, "ptr", "stream")
 M.set = arg.check("device", "pl.device", { "o?", "table" }, nil, M.set)
 local function not_open(d)
   if type(d) ~= "table" or getmetatable(d) ~= Dev then
     return ("called on %s, want a device (with a colon)"):format(schema.show(d))
   end
-  if not d.ptr then return "this device is closed" end
+  if not rawget(d, "ptr") then return "this device is closed" end
 end
 arg.methods("dev", Dev, not_open, { describe = {}, path = {}, threads = {}, counts = {} })
 

@@ -659,12 +659,13 @@ function Engine:close()
   if self.front then self.front:close() end
   self:interpret(false)
   if self.state then self.state.close() end
-  if self.ptr then C.pl_engine_close(abi.gc(self.ptr, nil)) end
-  C.pl_kv_close(self.kv)
+  if rawget(self, "ptr") then C.pl_engine_close(abi.gc(self.ptr, nil)) end
+  C.pl_kv_close(rawget(self, "kv"))
   self.ptr, self.kv, self.front = nil, nil, nil
   setmetatable(self, Closed)
 end
 
+arg.handles("engine", Engine, "ptr", "kv")
 arg.guard("engine", Engine, arg.object("engine", Engine, Closed))
 
 return M

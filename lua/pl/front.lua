@@ -155,6 +155,7 @@ function Front:receive(on, object)
   end
 end
 
+arg.handles("front", Front, "ptr", "inbox", "outbox")
 arg.guard("front", Front, arg.object("front", Front, Closed))
 
 return M

@@ -3,6 +3,8 @@ local abi, arg = require "pl.abi", require "pl.arg"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
+local Program = {}
+arg.handles("program", Program, "ptr")
 local Closed = arg.closed "program"
 
 local sizes = { T = C.PL_DIM_T, R = C.PL_DIM_R }
@@ -64,11 +66,11 @@ function M.build(trace, tensors, dev, max_tokens, max_rows)
   check(C.pl_prog_build(ptr, number[trace.result], max_tokens, max_rows, tensors ~= nil, e))
   local p = { ptr = ptr, bytes = tonumber(C.pl_prog_bytes(ptr)), n_ops = C.pl_prog_n_ops(ptr) }
   function p.close(self)
-    if self.ptr then C.pl_prog_free(abi.gc(self.ptr, nil)) end
+    if rawget(self, "ptr") then C.pl_prog_free(abi.gc(self.ptr, nil)) end
     self.ptr, self.close = nil, nil
     setmetatable(self, Closed)
   end
-  return p
+  return setmetatable(p, Program)
 end
 
 return M

@@ -98,6 +98,7 @@ local function options(...)
     schema.check("options", fields, o)
   end
 end
+arg.handles("tokenizer", Tok, "ptr")
 local id = schema.whole(0)
 arg.functions("tokenizer", M, { open = { "path", "string", "checkpoint?", "table" } })
 arg.methods("tok", Tok, arg.object("tokenizer", Tok, Closed), {
