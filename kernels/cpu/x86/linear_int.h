@@ -44,7 +44,7 @@ PL_INLINE void group(const int dtype, const int planes, const int T, const int h
                     at % fits == 0 ? i_dot_first(is_signed, q[h], xi) : i_dot(is_signed, narrow[t][h], q[h], xi);
                 if ((at + 1) % fits && at + 1 < n) continue;
                 const I s = i_widen(narrow[t][h]);
-                wide[plane][t][h] = at < fits ? s : i_add(wide[plane][t][h], s);
+                wide[plane][t][h] = at < fits ? s : i_sum(wide[plane][t][h], s);
             }
         }
     }

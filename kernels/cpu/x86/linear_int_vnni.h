@@ -8,6 +8,7 @@ PL_INLINE I i_dot(const bool is_signed, I sum, I w, I x)
     return i_dpbusd(sum, w, x);
 }
 PL_INLINE I i_dot_first(const bool is_signed, I w, I x) { return i_dot(is_signed, i_set(0), w, x); }
+PL_INLINE I i_sum(I sum, I a) { return i_add(sum, a); }
 PL_INLINE I i_widen(I sum) { return sum; }
 PL_INLINE int steps_that_fit(int largest) { return largest < 0 ? 1 : 8; }
 #include "linear_int.h"
