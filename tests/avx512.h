@@ -209,6 +209,8 @@ E(e512i) e512_dpbusd_epi32(e512i sum, e512i x, e512i y)
 
 #define V_MAC(c, a, b) ((c) = e512_fmadd_ps(a, b, c)) /* assembly in vec16.h */
 #define V_KEEP(v) ((void)0)
+#define V_CLEAR(c) ((c) = v_zero())
+#define V_SETTLE(c) ((void)0)
 #ifndef __AVX512F__
 #define __AVX512F__ 1
 #define __AVX512BW__ 1

@@ -48,6 +48,8 @@ VF void v_of_f8(const uint8_t *p, V v[4])
         for (int r = 0; r < 16; r++) v[k].v[r] = pl_f8_f32(p[r / 4 * 16 + (k & 2) * 4 + (r & 3) * 2 + (k & 1)]);
 }
 #define V_MAC(c, a, b) ((c) = v_fma(a, b, c))
+#define V_CLEAR(c) ((c) = v_zero())
+#define V_SETTLE(c) ((void)0)
 #define V_KEEP(v) ((void)0)
 
 VF I i_load(const void *p) { I r; memcpy(r.v, p, sizeof r.v); return r; }

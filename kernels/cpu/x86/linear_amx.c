@@ -211,6 +211,8 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
 static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
 {
     PL_ASSERT(group == TOKENS);
+    float by[UNIT];
+    place_factors(p->dtype, by);
     for (int64_t g = g0; g < g1; g++)
         for (int64_t u = 0; u < p->units; u++)
             for (int t = 0; t < TOKENS; t++) {
@@ -218,7 +220,7 @@ static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
                 uint16_t *x = p->xb + (g * p->units + u) * TILE + t * UNIT;
                 float v[UNIT], s;
                 if (token < p->m)
-                    round_unit(p, token, u, v, &s);
+                    round_unit(p, by, token, u, v, &s);
                 else
                     memset(v, 0, sizeof v), s = 0;
                 for (int k = 0; k < UNIT; k++) x[k] = (uint16_t)(pl_f32_bits(v[k]) >> 16);

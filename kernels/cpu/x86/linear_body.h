@@ -5,15 +5,48 @@
 
 /* x lies in groups of tokens: [units*32][tokens of the group], so that one pointer serves a tile. */
 
+/* What octets from..to of a unit add to the chains of several tokens over the even k, the odd k, or both, from 0. V_MAC
+ * says where sums are, V_CLEAR and V_SETTLE when: left alone gcc keeps some of them in memory. */
+PL_INLINE void chains(const int dtype, const int T, const bool even, const bool odd, const uint8_t *code,
+                      const uint8_t *high, const int from, const int to, const float *x, V e[][VECS], V o[][VECS])
+{
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
+    {
+        if (even) V_CLEAR(e[t][h]);
+        if (odd) V_CLEAR(o[t][h]);
+    }
+    for (int j = from; j < to; j++) PL_UNROLL for (int i = 0; i < 4; i++)
+        {
+            const float *xi = x + (8 * j + 2 * i) * T;
+            V we[VECS], wo[VECS];
+            PL_UNROLL for (int h = 0; h < VECS; h++)
+                pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we[h], &wo[h]);
+            if (even) PL_UNROLL for (int t = 0; t < T; t++)
+                {
+                    const V xe = v_set(xi[t]);
+                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(e[t][h], we[h], xe);
+                }
+            if (odd) PL_UNROLL for (int t = 0; t < T; t++)
+                {
+                    const V xo = v_set(xi[T + t]);
+                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(o[t][h], wo[h], xo);
+                }
+        }
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
+    {
+        if (even) V_SETTLE(e[t][h]);
+        if (odd) V_SETTLE(o[t][h]);
+    }
+}
+
 /* Sums of T tokens by block row b, straight from the packed form. With `split` the even chains of a unit are finished
- * before the odd ones begin: half as many accumulators, for many tokens. One token's code is left to the compiler;
- * with more, it has to be told where the sums are (V_MAC). */
+ * before the odd ones begin: half as many accumulators, for many tokens. One token's code is left to the compiler. */
 PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_product *p, int64_t b, int64_t t0)
 {
     enum { AHEAD = 4096, MAX_T = 6 };
     const pl_layout *l = &pl_layout_table[dtype];
     const float *x = p->x + t0 * p->units * UNIT, *sum = p->sum + t0 * p->units;
-    const int per = l->k / UNIT, step = l->bytes / per, passes = split ? 2 : 1;
+    const int per = l->k / UNIT, step = l->bytes / per, halves = pl_has_halves(dtype) ? 2 : 1;
     const uint8_t *block = p->w + b * p->w_bytes;
     V acc[MAX_T][VECS];
     PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] = v_zero();
@@ -22,7 +55,7 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
             const uint8_t *code = block + l->code + in * l->code_step, *high = block + l->high + in * l->high_step;
             V e[MAX_T][VECS], o[MAX_T][VECS];
             PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
-            PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) e[t][h] = o[t][h] = v_zero();
+            if (T == 1) PL_UNROLL for (int h = 0; h < VECS; h++) e[0][h] = o[0][h] = v_zero();
             if (T == 1) PL_UNROLL for (int j = 0; j < 4; j++)
                 {
                     PL_UNROLL for (int i = 0; i < 4; i++) PL_UNROLL for (int h = 0; h < VECS; h++)
@@ -40,35 +73,17 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
                         }
                 }
             else
-                PL_UNROLL for (int pass = 0; pass < passes; pass++) for (int j = 0; j < 4; j++)
+                PL_UNROLL for (int half = 0; half < halves; half++)
                 {
-                    PL_UNROLL for (int i = 0; i < 4; i++)
-                    {
-                        const float *xi = x + (8 * j + 2 * i) * T;
-                        V we[VECS], wo[VECS];
-                        PL_UNROLL for (int h = 0; h < VECS; h++)
-                            pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we[h], &wo[h]);
-                        if (!split || pass == 0) PL_UNROLL for (int t = 0; t < T; t++)
-                            {
-                                const V xe = v_set(xi[t]);
-                                PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(e[t][h], we[h], xe);
-                            }
-                        if (!split || pass == 1) PL_UNROLL for (int t = 0; t < T; t++)
-                            {
-                                const V xo = v_set(xi[T + t]);
-                                PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(o[t][h], wo[h], xo);
-                            }
-                    }
-                    if (!pl_has_halves(dtype) || j != 1) continue;
-                    PL_UNROLL for (int h = 0; h < VECS; h++)
-                    { /* likewise */
-                        const V d = scale_of(dtype, block, in, 0, h);
-                        PL_UNROLL for (int t = 0; t < T; t++)
+                    const int from = 4 / halves * half, to = from + 4 / halves;
+                    chains(dtype, T, true, !split, code, high, from, to, x, e, o);
+                    if (split) chains(dtype, T, false, true, code, high, from, to, x, e, o);
+                    if (half + 1 < halves) PL_UNROLL for (int h = 0; h < VECS; h++)
                         {
-                            acc[t][h] = v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
-                            e[t][h] = o[t][h] = v_zero();
+                            const V d = scale_of(dtype, block, in, 0, h);
+                            PL_UNROLL for (int t = 0; t < T; t++) acc[t][h] =
+                                v_fma(d, v_add(e[t][h], o[t][h]), acc[t][h]);
                         }
-                    }
                 }
             PL_UNROLL for (int h = 0; h < VECS; h++)
             {
@@ -197,7 +212,7 @@ TILES(tiles_halves, false, true)
 #define FEW(F)                                                                           \
     static void few_##F(const pl_product *p, int64_t b0, int64_t b1)                     \
     {                                                                                    \
-        const bool split = !pl_has_halves(PL_##F) && LANES == 8;                         \
+        const bool split = LANES == 8;                                                   \
         for (int64_t b = b0; b < b1; b++)                                                \
             for (int64_t t = 0; t < p->m; t += FEW_T) switch (pl_min(FEW_T, p->m - t)) { \
                 case 1:                                                                  \
@@ -289,13 +304,15 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
 /* Groups g0..g1 of x: rounded, summed, divided by the powers of two of their places, tokens of a group side by side. */
 static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
 {
+    float by[UNIT];
+    place_factors(p->dtype, by);
     for (int64_t g = g0; g < g1; g++) {
         const int64_t n = pl_min(group, p->m - g * group);
         for (int64_t t = 0; t < n; t++) {
             float *x = p->x + g * group * p->units * UNIT + t, *sum = p->sum + g * group * p->units + t;
             for (int64_t u = 0; u < p->units; u++, x += UNIT * n, sum += n) {
                 float v[UNIT];
-                round_unit(p, g * group + t, u, v, sum);
+                round_unit(p, by, g * group + t, u, v, sum);
                 PL_UNROLL for (int k = 0; k < UNIT; k++) x[k * n] = v[k];
             }
         }

@@ -143,8 +143,13 @@ PL_INLINE V min_of(const int dtype, const uint8_t *block, int in, int h)
     return l->min == PL_MIN_HALF ? m : v_mul(m, l->min == PL_MIN_ZERO ? v_of_s8(mn) : v_of_u8(mn));
 }
 
+/* What x of the places of a unit is multiplied by. */
+PL_INLINE void place_factors(const int dtype, float by[UNIT])
+{
+    for (int k = 0; k < UNIT; k++) by[k] = pl_bits_f32((uint32_t)(127 - x_shift(dtype, k)) << 23);
+}
 /* Unit u of a token of x: rounded, summed if the format has minima, divided by the powers of two of its places. */
-PL_INLINE void round_unit(const pl_product *p, int64_t t, int64_t u, float v[UNIT], float *sum)
+PL_INLINE void round_unit(const pl_product *p, const float by[UNIT], int64_t t, int64_t u, float v[UNIT], float *sum)
 {
     const float *src = p->src + t * p->src_ld + u * UNIT;
     if ((u + 1) * UNIT > p->k) {
@@ -170,7 +175,7 @@ PL_INLINE void round_unit(const pl_product *p, int64_t t, int64_t u, float v[UNI
         *sum = e + o;
     }
     if (pl_has_scale(p->dtype))
-        for (int k = 0; k < UNIT; k++) v[k] *= pl_bits_f32((uint32_t)(127 - x_shift(p->dtype, k)) << 23);
+        PL_UNROLL for (int k = 0; k < UNIT; k += LANES) v_store(v + k, v_mul(v_load(v + k), v_load(by + k)));
 }
 
 /* Rows n0..n0+15 of a token's y, which has n: acc, plus the bias. */

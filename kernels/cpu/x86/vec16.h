@@ -38,6 +38,8 @@ PL_INLINE I i_lookup(const int8_t *level, I a)
 }
 #ifndef V_MAC /* tests have their own */
 #define V_MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+v"(c) : "v"(a), "v"(b))
+#define V_CLEAR(c) __asm__ volatile("vpxord %0,%0,%0" : "=v"(c))
+#define V_SETTLE(c) __asm__ volatile("" : "+v"(c))
 #define V_KEEP(v) __asm__("" : "+v"(v))
 #endif
 PL_INLINE V v_drop_tiny(V a, float limit)

@@ -36,6 +36,9 @@ PL_INLINE I i_lookup(const int8_t *level, I a)
 }
 /* c += a * b in place. With the intrinsic gcc lets the sum wander between registers, and then to the stack. */
 #define V_MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+x"(c) : "x"(a), "x"(b))
+/* Sums begin, and end, where these stand. */
+#define V_CLEAR(c) __asm__ volatile("vxorps %0,%0,%0" : "=x"(c))
+#define V_SETTLE(c) __asm__ volatile("" : "+x"(c))
 /* Stays in a register: gcc would rather load it again at each use, and loads are what limits. */
 #define V_KEEP(v) __asm__("" : "+x"(v))
 /* a where |a| >= limit, else +0 */
