@@ -27,6 +27,11 @@ end
 local function log_to(v) return type(v) ~= "boolean" and some_text(v) or nil end
 
 -- A table here is a table in the file; entries: any names, each with such a table.
+local function numeric_address(v)
+  if type(v) ~= "string" or not (v:find "^[%d.]+$" or v:find "^[%x:.]*:[%x:.]*$") then
+    return schema.show(v) .. ", want a numeric one: 127.0.0.1, 0.0.0.0, ::1"
+  end
+end
 local fields = {
   model = some_text, recipe = some_text, weights = some_text, name = some_text, chat_template = some_text,
   path = one_of("auto", "portable", "avx2", "avx512", "amx", "soft-amx"),
@@ -36,7 +41,7 @@ local fields = {
     on_mismatch = one_of("abort_request", "stop_engine"), scrub = number(0, 0.99) } },
   policy = some_text, keys = some_text,
   tenants = { entries = { share = number(1e-3, 1e6) } },
-  address = some_text, port = whole(0, 65535), socket = some_text,
+  address = numeric_address, port = whole(0, 65535), socket = some_text,
   tls = { fields = { cert = some_text, key = some_text } },
   limits = { fields = { body_bytes = whole(1024, 2 ^ 30), connections = whole(1, 1e6), headers_s = number(0.1, 1e6),
     body_s = number(0.1, 1e6), idle_s = number(0.1, 1e6), send_s = number(0.1, 1e6), stall_s = number(0.1, 1e6),

@@ -28,12 +28,25 @@ local function text_of(path)
   return text
 end
 
--- A deployment file: its fields, the model's metadata, and the files that it names.
+local function want_directory(dir, what)
+  local f = dir and io.open(dir .. "/.")
+  if f then f:close()
+  elseif dir then error(require("pl.err").new(("%s: %s: No such file or directory"):format(what, dir)), 0) end
+end
+local function parent(path) return type(path) == "string" and (path:match "^(.*)/" or ".") or nil end
+
+-- A deployment file: its fields, the model's metadata, the sizes that it states, and the files that it names. What the
+-- machine has, as memory and code paths, is not asked: it may be another than that which serves.
 local function deployment(path)
   local deploy, abi = require "pl.deploy", require "pl.abi"
   local s = deploy.settings(deploy.read(path))
   local m = require("pl.model").open(s.model, s.load)
   m:check_scales()
+  m.context = require("pl.cache").context(m.fitted, m.pool, s.context)
+  m:plan()
+  want_directory(s.load.disk_cache, "disk_cache")
+  want_directory(s.access_log ~= "-" and parent(s.access_log), "access_log")
+  want_directory(parent(s.socket), "socket")
   if s.keys then
     local keys = text_of(s.keys)
     abi.check(abi.C.pl_http_keys(nil, keys, #keys, abi.err), { s.keys })
