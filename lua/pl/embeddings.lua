@@ -53,11 +53,9 @@ local function feed(job, model)
     if job.n_open > 0 and engine.embed_tokens >= most then return end
     local q = { tenant = job.tenant, max_tokens = 0 }
     for name, v in pairs(o.engine) do q[name] = v end
-    local ok, request, code = pcall(engine.submit, engine, q, nil, nil, nil, o.prompts[i])
+    local ok, request = pcall(engine.submit, engine, q, nil, nil, nil, o.prompts[i])
     if not ok then error(answers.not_taken(request), 0) end
-    if not request then
-      error(openai.refusal(("no room for another request (%s)"):format(code), { status = 429 }), 0)
-    end
+    if not request then error(openai.full(engine.places), 0) end
     job.prompt_tokens = job.prompt_tokens + o.prompts[i].n
     o.prompts[i] = false
     job.choices[i], job.n_open = { request = request }, job.n_open + 1

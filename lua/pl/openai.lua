@@ -27,6 +27,11 @@ end
 function M.is_refusal(e) return getmetatable(e) == Refusal end
 local function refuse(message, param, code) error(M.refusal(message, { param = param, code = code }), 0) end
 
+--- To a client that came when as many requests ran or waited as there are places for (a pool's batch and queue).
+function M.full(places)
+  return M.refusal(("no room for another request: %d run or wait, try again later"):format(places), { status = 429 })
+end
+
 --- The body of an error.
 function M.error_body(r)
   return { error = { message = r.message, type = types[r.status] or "invalid_request_error",

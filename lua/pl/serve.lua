@@ -53,8 +53,9 @@ for path, name in pairs { ["/v1/completions"] = "completion", ["/v1/chat/complet
     if not r.body then error(openai.refusal("no memory for the body", { status = 503 }), 0) end
     s.litter = s.litter + #r.body
     if engine.fronts == 0 or #r.body < SMALL and name ~= "chat" then return s:heard(r, s.reader:read(kind, r.body)) end
-    local ok, code = engine.front:ask(-r.id, front.kinds.request, kind, requests.letter(s.setup, r.body))
-    if not ok then error(openai.refusal(("no room for another request (%s)"):format(code), { status = 429 }), 0) end
+    if not engine.front:ask(-r.id, front.kinds.request, kind, requests.letter(s.setup, r.body)) then
+      error(openai.full(engine.places), 0)
+    end
     r.body, s.reading[r.id], s.n_asked, s.hurried = nil, r, s.n_asked + 1, false
   end)
 end

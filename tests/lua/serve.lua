@@ -431,6 +431,7 @@ do
   c:head()
   local status, t, h = call("POST", COMPLETE, { prompt = "a" }, auth)
   ok(status == 429 and h["retry-after"] and t.error.type == "rate_limit_error", "overload")
+  verdicts.has(t.error.message, "no room for another request: 1 run or wait", "overload")
   c:close()
   write "third-key-12345 carol\n"
   s.signal(1)
