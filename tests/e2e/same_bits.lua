@@ -51,7 +51,8 @@ local function logits(m, lists)
 end
 
 local names = { "portable", "avx2", "avx512", "amx", "soft-amx" }
--- Tiles multiply BF16 alone: with float activations those paths run the fma kernels of the same machine.
+-- Tiles multiply BF16 and integers: with float activations those paths run the fma kernels of the same machine, as they
+-- do with weights that have no integers, and AMX with few tokens.
 local float_path = { amx = "avx512", ["soft-amx"] = "avx2" }
 
 local function run(path_of_model, act, longest, skip)
@@ -75,8 +76,9 @@ local function run(path_of_model, act, longest, skip)
           if together[i] ~= want[i] or alone[i] ~= want[i] then same, first = false, first or i end
         end
         local counts = m.dev:counts()
-        local ran, others = act ~= "bf16" and float_path[path] or path, 0
-        for name, n in pairs(counts) do if name ~= ran then others = others + n end end
+        local ran, others = act == "f32" and float_path[path] or path, 0
+        local too = (act == "int8" or act == "int15") and float_path[path]
+        for name, n in pairs(counts) do if name ~= ran and name ~= too then others = others + n end end
         verdict(same and counts[ran] > 0 and others == 0, "%s act %s, %s, %d threads: %d products on %s%s",
           path_of_model:match "[^/]+$", act,
           path, threads, counts[ran], ran, same and "" or ", other bits from request " .. first .. " on")
