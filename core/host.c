@@ -56,7 +56,7 @@ static bool is_within(const char *line, uintptr_t at)
 /* The path of the file that is mapped at an address, read as a signal handler may: n bytes, or 0. A long path is cut. */
 static size_t mapped_file(uintptr_t at, char *path, size_t cap)
 {
-    char buffer[512], line[256];
+    char buffer[512], line[256] = {0};
     size_t n = 0;
     const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     for (ssize_t got; fd >= 0 && (got = read(fd, buffer, sizeof buffer)) > 0;)

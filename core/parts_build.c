@@ -188,7 +188,7 @@ int pl_parts_build(const pl_toc_entry *e, const pl_part *part, uint8_t *out, pl_
     int32_t *order = NULL; /* of columns, if they are not as they lie */
     int rc = PL_OK;
     if (part[PL_INDEX].e) { /* read again: a mapped file may have changed */
-        order = malloc((size_t)part[PL_INDEX].e->dim[0] * sizeof *order);
+        order = calloc((size_t)part[PL_INDEX].e->dim[0], sizeof *order);
         if (!order) return pl_fail(err, PL_ENOMEM, "tensor '%.64s': no memory for its order", e->name);
         rc = pl_parts_order(&part[PL_INDEX], e->join.cols, order, err);
         if (rc < 0) goto done;

@@ -287,7 +287,7 @@ function Server:reload()
     for _, path in ipairs { fresh.keys or "", fresh.policy or "" } do require("pl.file").ready(path) end
     local policy = fresh.policy and { require("pl.policy").load(fresh.policy, RELOAD) }
     self:read_keys(fresh.keys)
-    M.log_to(old.http, fresh.access_log) -- also the same: it may have been renamed, to begin a new one
+    if fresh.access_log ~= nil then M.log_to(old.http, fresh.access_log) end -- also the same: it may have been renamed
     local engine = self.engine_model.engine
     if self.attached then
       attached = ("reload: policy: %s, which attach set, "):format(engine.policy_name)
