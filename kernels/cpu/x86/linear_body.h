@@ -5,11 +5,14 @@
 
 /* x lies in groups of tokens: [units*32][tokens of the group], so that one pointer serves a tile. */
 
+enum { EVEN = 1, ODD = 2 };
+
 /* What octets from..to of a unit add to the chains of several tokens over the even k, the odd k, or both, from 0. V_MAC
  * says where sums are, V_CLEAR and V_SETTLE when: left alone gcc keeps some of them in memory. */
-PL_INLINE void chains(const int dtype, const int T, const bool even, const bool odd, const uint8_t *code,
-                      const uint8_t *high, const int from, const int to, const float *x, V e[][VECS], V o[][VECS])
+PL_INLINE void chains(const int dtype, const int T, const int which, const uint8_t *code, const uint8_t *high,
+                      const int from, const int to, const float *x, V e[][VECS], V o[][VECS])
 {
+    const bool even = which & EVEN, odd = which & ODD;
     PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
     {
         if (even) V_CLEAR(e[t][h]);
@@ -76,8 +79,8 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
                 PL_UNROLL for (int half = 0; half < halves; half++)
                 {
                     const int from = 4 / halves * half, to = from + 4 / halves;
-                    chains(dtype, T, true, !split, code, high, from, to, x, e, o);
-                    if (split) chains(dtype, T, false, true, code, high, from, to, x, e, o);
+                    chains(dtype, T, split ? EVEN : EVEN | ODD, code, high, from, to, x, e, o);
+                    if (split) chains(dtype, T, ODD, code, high, from, to, x, e, o);
                     if (half + 1 < halves) PL_UNROLL for (int h = 0; h < VECS; h++)
                         {
                             const V d = scale_of(dtype, block, in, 0, h);
