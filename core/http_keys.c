@@ -6,8 +6,8 @@
 
 enum { MAX_KEYS = 65536, MAX_TENANTS = 1024 };
 
-static void hash(const pl_http *h, const char *text, size_t n,
-                 uint8_t out[32]) /* h NULL: to find what is there twice */
+/* h NULL: only to find what is there twice. */
+static void hash(const pl_http *h, const char *text, size_t n, uint8_t out[32])
 {
     crypto_generichash(out, 32, (const uint8_t *)text, n, h ? h->secret : NULL, h ? sizeof h->secret : 0);
 }

@@ -6,8 +6,8 @@
 
 enum { PL_HUGE = 2 << 20 };
 
-void *pl_mem_map(
-    int64_t bytes); /* zeroed, 64-byte aligned (2 MB from PL_HUGE up); NULL: no memory, or not so much in the machine */
+/* Zeroed, 64-byte aligned (2 MB from PL_HUGE up); NULL: no memory, or not so much in the machine. */
+void *pl_mem_map(int64_t bytes);
 void pl_mem_unmap(void *p, int64_t bytes); /* bytes as given to pl_mem_map; NULL is accepted */
 
 /* The whole pages between two addresses of a file mapping leave memory (advice: it may be refused). */

@@ -22,7 +22,6 @@ function M.run(m, o)
     n = n + 1
     local ids, list = prompt(r, n), {}
     for i = 1, math.min(r.input, m.context - 1) do list[i] = ids[i - 1] end
-    if r.input + r.output > m.context then f.shortened = f.shortened + 1 end
     local came, last = C.pl_now_s(), nil
     local request
     local ok, what = pcall(function()
@@ -38,6 +37,7 @@ function M.run(m, o)
       f.refused = f.refused + 1
       return
     end
+    if r.input + r.output > m.context then f.shortened = f.shortened + 1 end
     f.requests, f.input_tokens, open = f.requests + 1, f.input_tokens + #list, open + 1
     f.answers[n], pending[request] = request, came
   end
@@ -106,7 +106,7 @@ function M.text(f)
   line("Successful requests:", f.successful, "%d")
   if f.failed then line("Failed requests:", f.failed, "%d") end
   if (f.refused or 0) > 0 then line("Refused requests (no room in the queue):", f.refused, "%d") end
-  if (f.shortened or 0) > 0 then line("Of them cut to fit the context:", f.shortened, "%d") end
+  if (f.shortened or 0) > 0 then line("Requests cut to fit the context:", f.shortened, "%d") end
   line("Benchmark duration (s):", f.seconds)
   line("Total input tokens:", f.input_tokens, "%d")
   line("Total generated tokens:", f.output_tokens, "%d")

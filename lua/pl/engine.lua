@@ -271,8 +271,7 @@ function M.open(o)
     C.pl_kv_close(pages)
   end)
   self.run_policy = policy.runner(o.schedule, o.box, self.policy_counter)
-  local state = M.state(self.ptr, self.page, figures_of.pages, pool.chunk, self.shares)
-  self.state = state
+  self.state = M.state(self.ptr, self.page, figures_of.pages, pool.chunk, self.shares)
   self.policy_name = o.schedule and "the recipe's" or "decode_first"
   for _, name in ipairs(policy.names) do if o.schedule == policy[name] then self.policy_name = name end end
   return self

@@ -242,22 +242,23 @@ end
 local function metadata(v)
   if not checkpoint.is(v) then return schema.show(v) .. ", want what dims(m) is given" end
 end
-local rope = { theta = positive, dim = whole(2), scaling = "string", factor = positive, from = positive, low = positive,
-  high = positive, fast = positive, slow = positive, turn = positive, truncate = "boolean",
-  factors = schema.list(positive) }
+local rotary, rotary_fields = schema.having { theta = positive, dim = whole(2) }, schema.only { theta = positive,
+  dim = whole(2), scaling = "string", factor = positive, from = positive, low = positive, high = positive,
+  fast = positive, slow = positive, turn = positive, truncate = "boolean", factors = schema.list(positive) }
+local function rope(r)
+  local bad, part = rotary(r)
+  if not bad then bad, part = rotary_fields(r) end
+  return bad, part
+end
 local parts = schema.only { bias = "boolean", norm = "boolean", pairs = "boolean", plus = number(-100, 100) }
 local sizes = schema.having { dim = whole(1), heads = whole(1), kv_heads = whole(1), head_dim = whole(1) }
 arg.functions("nn", nn, {
   swiglu = { "x", arg.any, "w", "table" }, geglu = { "x", arg.any, "w", "table" },
   gqa = { "x", arg.any, "w", "table", "kv", kv, "d", schema.having { heads = whole(1), kv_heads = whole(1),
-    head_dim = whole(1) }, "o?", schema.only { window = whole(0), rope = "table" } },
+    head_dim = whole(1) }, "o?", schema.only { window = whole(0), rope = rope } },
   logits = { "x", arg.any, "w", "table", "kv", kv, "d", schema.having { eps = number(0, 1) } },
   gqa_cache = { "d", schema.having { layers = whole(1), kv_heads = whole(1), head_dim = whole(1) } },
-  freqs = { "r", function(r)
-    local bad, part = schema.having { theta = positive, dim = whole(2) }(r)
-    if not bad then bad, part = schema.only(rope)(r) end
-    return bad, part
-  end },
+  freqs = { "r", rope },
   rope_settings = { "m", metadata, "dim", whole(1), "base", positive, "key?", "string" },
   llama_dims = { "m", metadata, "more?", "table" },
   attn_weights = { "d", sizes, "p", "string", "o?", parts },

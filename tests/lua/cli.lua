@@ -98,7 +98,7 @@ fails("run " .. model .. " --ids 1,2 --host-cache-bytes 1e14", "host cache: no m
 fails("bench serve " .. model .. " --requests 1 --cache-bytes 1e14", "kv: no memory for", 1)
 do
   local out = call("bench serve " .. model .. " --requests 3 --in 100 --out 20 --context 50")
-  verdict(out:find "Successful requests: +3" and out:find "cut to fit the context: +3", "cut to the context: " .. out)
+  verdict(out:find "Successful requests: +3" and out:find "Requests cut to fit the context: +3", "cut to the context: " .. out)
   out = call("bench serve " .. model .. " --requests 3 --in 30 --out 20 --context 50")
   verdict(out:find "Successful requests: +3" and not out:find "cut", "what fits is not cut: " .. out)
 end
