@@ -176,10 +176,13 @@ int pl_host_log(int32_t *fd, const char *path, pl_err *err)
 {
     int rc = PL_OK;
     const bool is_stderr = path && !strcmp(path, "-");
-    const int to = is_stderr
-                       ? fcntl(2, F_DUPFD_CLOEXEC, 3)
-                       : open(path ? path : "/dev/null", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
-    if (to < 0) return pl_fail(err, PL_EIO, "%.160s: %s", path ? path : "/dev/null", strerror(errno));
+    if (!path) path = "/dev/null";
+    const int how = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    const int to = is_stderr ? fcntl(2, F_DUPFD_CLOEXEC, 3) : open(path, how, 0600);
+    if (to < 0) return pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
+    /* A pipe that nobody reads is an error, and does not make a server wait that is told to open its log anew; a line that
+     * the pipe has no room for waits, as it did. */
+    if (!is_stderr) (void)fcntl(to, F_SETFL, O_APPEND);
     if (*fd < 0) {
         *fd = to;
         return PL_OK;

@@ -83,9 +83,7 @@ end
 --- shape, would only make answers worse. nil, or a file that does not say whose they are: a warning; false: no weights
 --- are at hand.
 function M.read_scales(path, c, identity)
-  local text, why = file.read(path, file.text)
-  if not text then error(err.new(why), 0) end
-  local ok, t = pcall(json.decode, text)
+  local ok, t = pcall(json.decode, file.need(path, file.text))
   if not ok or type(t) ~= "table" then
     error(err.new("want the JSON object that `perilune calibrate` writes", nil, path, 1), 0)
   end

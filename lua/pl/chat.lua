@@ -109,9 +109,7 @@ local function look(path, c)
     if not config then error(err.new(why or path .. ": cannot be read"), 0) end
     return named(config.at.chat_template, found, path), tokens_of(config)
   end
-  local text, why = file.read(path, template.LARGEST)
-  if not text then error(err.new(why), 0) end
-  found.default, found[1] = text, path
+  found.default, found[1] = file.need(path, template.LARGEST), path
   return found, {}
 end
 

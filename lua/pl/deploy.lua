@@ -26,12 +26,13 @@ local function some_text(v)
 end
 local function log_to(v) return type(v) ~= "boolean" and some_text(v) or nil end
 
--- A table here is a table in the file; entries: any names, each with such a table.
 local function numeric_address(v)
   if type(v) ~= "string" or not (v:find "^[%d.]+$" or v:find "^[%x:.]*:[%x:.]*$") then
     return schema.show(v) .. ", want a numeric one: 127.0.0.1, 0.0.0.0, ::1"
   end
 end
+
+-- A table here is a table in the file; entries: any names, each with such a table.
 local fields = {
   model = some_text, recipe = some_text, weights = some_text, name = some_text, chat_template = some_text,
   path = one_of("auto", "portable", "avx2", "avx512", "amx", "soft-amx"),
@@ -216,11 +217,7 @@ function M.read_text(text, name)
   return d
 end
 
-function M.read(path)
-  local text, why = file.read(path, file.recipe)
-  if not text then error(err.new(why), 0) end
-  return M.read_text(text, path)
-end
+function M.read(path) return M.read_text(file.need(path, file.recipe), path) end
 
 -- Settings -------------------------------------------------------------------------------------------------
 

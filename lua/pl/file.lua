@@ -31,6 +31,13 @@ function M.read(path, limit)
   return text
 end
 
+--- The text of a file, which has to be there.
+function M.need(path, limit)
+  local text, why = M.read(path, limit)
+  if not text then error(err.new(why), 0) end
+  return text
+end
+
 --- Raises where reading a file could wait for somebody: for one that is read while others wait.
 function M.ready(path)
   if abi.C.pl_host_may_wait(path) then error(err.new(path .. ": not a regular file"), 0) end

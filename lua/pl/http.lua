@@ -1,5 +1,5 @@
 -- The HTTP server of core/http.c as an object: requests are pulled, answers are pushed, and no call waits for a client.
-local abi, err, json = require "pl.abi", require "pl.err", require "pl.json"
+local abi, err, file, json = require "pl.abi", require "pl.err", require "pl.file", require "pl.json"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
 
@@ -14,6 +14,26 @@ function M.open(o)
   check(C.pl_http_open(out, opts, e))
   return setmetatable({ ptr = abi.gc(out[0], C.pl_http_close), request = abi.new "pl_http_request",
     port = C.pl_http_port(out[0]) }, Http)
+end
+
+--- The text of a file of API keys, looked through; nil where there is none.
+function M.keys_of(path)
+  if not path then return nil end
+  local text = file.need(path, file.recipe)
+  check(C.pl_http_keys(nil, text, #text, e), { path })
+  return text
+end
+
+local function pem(path, label, what)
+  local text = file.need(path, file.recipe)
+  if not text:find("%-%-%-%-%-BEGIN [%w ]*" .. label .. "%-%-%-%-%-") then
+    error(err.new(("%s: no %s in PEM format"):format(path, what)), 0)
+  end
+  return text
+end
+--- The texts of the files of tls: { cert =, key = }.
+function M.tls_of(tls)
+  return pem(tls.cert, "CERTIFICATE", "certificate"), pem(tls.key, "PRIVATE KEY", "private key")
 end
 
 --- The next request: { id, method, path, query, type, request_id, tenant, body }, or { id, gone = true } when a client

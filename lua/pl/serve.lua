@@ -286,8 +286,9 @@ function Server:reload()
     end
     for _, path in ipairs { fresh.keys or "", fresh.policy or "" } do require("pl.file").ready(path) end
     local policy = fresh.policy and { require("pl.policy").load(fresh.policy, RELOAD) }
-    self:read_keys(fresh.keys)
+    local keys = http.keys_of(fresh.keys)
     if fresh.access_log ~= nil then M.log_to(old.http, fresh.access_log) end -- also the same: it may have been renamed
+    if keys then self.http:keys(keys) end
     local engine = self.engine_model.engine
     if self.attached then
       attached = ("reload: policy: %s, which attach set, "):format(engine.policy_name)
@@ -312,14 +313,6 @@ function Server:reload()
   if #said == 0 then said[1] = "reload: nothing is new" end
   for _, line in ipairs(said) do self.log(line) end
   return said
-end
-
-function Server:read_keys(path)
-  if not path then return end
-  local file = require "pl.file"
-  local text, why = file.read(path, file.recipe)
-  if not text then error(err.new(why), 0) end
-  self.http:keys(text)
 end
 
 --- Serve until a signal ends it. Returns the exit code: 0 when everything that had begun was answered.
@@ -435,7 +428,8 @@ function M.open(o, log)
   o.http = o.http or {}
   if o.access_log ~= nil then M.log_to(o.http, o.access_log) end
   s.http = open_http(o)
-  s:read_keys(o.keys)
+  local keys = http.keys_of(o.keys)
+  if keys then s.http:keys(keys) end
   local ok, e = pcall(function()
     s.engine_model = start_model(o)
     if o.policy then s.engine_model:set_policy(o.policy) end

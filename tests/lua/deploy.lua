@@ -133,7 +133,7 @@ do
   check("keys = 'keys'", dir .. "/keys")
   files.write(dir .. "/keys", "a-long-key alice\n")
   check("keys = 'keys'", ": fine")
-  check("keys = 'keys', tls = { cert = 'keys', key = 'k' }", dir .. "/keys: not a PEM file")
+  check("keys = 'keys', tls = { cert = 'keys', key = 'k' }", dir .. "/keys: no certificate in PEM format")
   check("chat_template = 't.jinja'", dir .. "/t.jinja: No such file")
   check("pools = { all = { kv = 'fp8', kv_scales = 's.json' } }", dir .. "/s.json: No such file")
   check("pools = { all = { kv = 'fp8' } }", "an fp8 cache with a scale per tensor has no scales")
@@ -309,9 +309,21 @@ if certificate "one" and certificate "two" then
     client.sleep(0.02)
   end
   eq((curl("one", "/tokenize", '{"prompt":"a"}')), 200, "after a reload")
+  -- a pipe in its place that nobody reads, and keys: nothing waits, and nothing changes
+  os.execute(("mv %s/log %s/log.2; mkfifo %s/log"):format(dir, dir, dir))
+  write("keys", "another-key-3 carol\n")
+  server.signal(1)
+  for _ = 1, 500 do
+    if server.log():find("nothing has changed", 1, true) then break end
+    client.sleep(0.02)
+  end
+  verdicts.has(server.log(), "/log: No such device", "a pipe as the log")
+  eq((curl("one", "/version", "")), 405, "the key of before, and nobody waits")
+  os.execute(("mv %s/log.2 %s/log"):format(dir, dir))
+  write("keys", "other-key-2 bob\n")
   server.signal(15)
   eq(server.wait(), 0, "exit")
-  eq(lines(), 1, "a log that was renamed is begun again")
+  eq(lines(), 2, "a log that was renamed is begun again")
   os.remove(dir .. "/log")
   server = serve(("--tls-cert %s/two.pem --tls-key %s/two.key --max-body 1 --no-log"):format(dir, dir))
   local said = server.log()

@@ -21,13 +21,6 @@ local function packed(path, recipe)
   return 0
 end
 
-local function text_of(path)
-  local file = require "pl.file"
-  local text, why = file.read(path, file.recipe)
-  if not text then error(require("pl.err").new(why), 0) end
-  return text
-end
-
 local function want_directory(dir, what)
   local f = dir and io.open(dir .. "/.")
   if f then f:close()
@@ -38,7 +31,7 @@ local function parent(path) return type(path) == "string" and (path:match "^(.*)
 -- A deployment file: its fields, the model's metadata, the sizes that it states, and the files that it names. What the
 -- machine has, as memory and code paths, is not asked: it may be another than that which serves.
 local function deployment(path)
-  local deploy, abi = require "pl.deploy", require "pl.abi"
+  local deploy, http = require "pl.deploy", require "pl.http"
   local s = deploy.settings(deploy.read(path))
   local m = require("pl.model").open(s.model, s.load)
   m:check_scales()
@@ -47,15 +40,8 @@ local function deployment(path)
   want_directory(s.load.disk_cache, "disk_cache")
   want_directory(s.access_log ~= "-" and parent(s.access_log), "access_log")
   want_directory(parent(s.socket), "socket")
-  if s.keys then
-    local keys = text_of(s.keys)
-    abi.check(abi.C.pl_http_keys(nil, keys, #keys, abi.err), { s.keys })
-  end
-  for _, pem in ipairs(s.tls and { s.tls.cert, s.tls.key } or {}) do
-    if not text_of(pem):find "%-%-%-%-%-BEGIN " then
-      error(require("pl.err").new(pem .. ": not a PEM file: no '-----BEGIN'"), 0)
-    end
-  end
+  http.keys_of(s.keys)
+  if s.tls then http.tls_of(s.tls) end
   if s.chat_template then require("pl.chat").open(s.chat_template) end
   if s.policy then require("pl.policy").load(s.policy) end
   print(("%s: recipe '%s', pool '%s', %s cache, %d requests a step, policy %s, port %d: fine"):format(path, m.name,

@@ -156,18 +156,12 @@ function M.written(ok, why)
   if not ok then error(require("pl.err").new("standard output: " .. tostring(why or "cannot be written")), 0) end
 end
 
-local function read(path)
-  local text, why = file.read(path, file.text)
-  if not text then error(require("pl.err").new(why), 0) end
-  return text
-end
-
 --- The prompt that was given, as a text or a list of ids.
 function M.prompt_of(o)
   local given = (o.prompt and 1 or 0) + (o.file and 1 or 0) + (o.ids and 1 or 0)
   if given ~= 1 then cli.usage "want one of --prompt, --file and --ids" end
   if o.prompt then return o.prompt end
-  if o.file then return read(o.file) end
+  if o.file then return file.need(o.file, file.text) end
   local ids = {}
   for part in (o.ids .. ","):gmatch "([^,]*)," do
     local n = tonumber(part)

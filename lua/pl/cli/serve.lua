@@ -1,5 +1,5 @@
 -- perilune serve: a model, or what a deployment file says, behind OpenAI's API.
-local common, deploy, err, file = require "pl.cli.common", require "pl.deploy", require "pl.err", require "pl.file"
+local common, deploy = require "pl.cli.common", require "pl.deploy"
 local M = { name = "serve", takes = "MODEL|DEPLOY.lua", about = "serve a model over HTTP, in OpenAI's dialect" }
 
 -- Options have no defaults here: what is given overrides a deployment file.
@@ -95,29 +95,11 @@ local function settings_of(o, told, again)
 end
 M.settings_of = settings_of
 
-local function read(path)
-  local text, why = file.read(path, file.recipe)
-  if not text then error(err.new(why), 0) end
-  return text
-end
-
--- A PEM file that holds one of these.
-local function pem(path, label, what)
-  local text = read(path)
-  if not text:find("%-%-%-%-%-BEGIN [%w ]*" .. label .. "%-%-%-%-%-") then
-    error(err.new(("%s: no %s in PEM format"):format(path, what)), 0)
-  end
-  return text
-end
-
 function M.run(o)
   if (o.tls_cert == nil) ~= (o.tls_key == nil) then require("pl.cli").usage "want both of --tls-cert and --tls-key" end
   local function log(text) io.stderr:write("perilune: ", text, "\n") end
   local set = settings_of(o, log)
-  if set.tls then
-    set.http.cert = pem(set.tls.cert, "CERTIFICATE", "certificate")
-    set.http.key = pem(set.tls.key, "PRIVATE KEY", "private key")
-  end
+  if set.tls then set.http.cert, set.http.key = require("pl.http").tls_of(set.tls) end
   local s = require("pl.serve").open(set, log)
   local m, address = s.engine_model, set.http.address
   common.written(io.write(("serving %s on %s://%s:%d\n"):format(s.model.name, set.tls and "https" or "http",
