@@ -248,4 +248,22 @@ static inline int64_t product_k(int32_t format, int64_t blocks)
     const int64_t block = pl_dtype_block(format);
     return block == 1 ? 32 * blocks * 3 - 25 : block * blocks * (block == 32 ? 3 : 1);
 }
+
+/* All sizes, with int8 and int15, on a path by hand. */
+static inline void product_try_int(int32_t format, const pl_int_path *path)
+{
+    if (!product_is_int(format)) return;
+    for (int i = 0; i < N_PRODUCT_SIZES; i++) {
+        const int64_t *size = product_sizes[i];
+        trial c;
+        product_new(&c, format, size[0], size[1], product_k(format, size[2]), (uint64_t)(i + 1));
+        for (int planes = 1; planes <= 2; planes++) {
+            const int act = planes == 1 ? PL_ACT_INT8 : PL_ACT_INT15;
+            product_define(&c, act);
+            product_run_int(&c, path, planes);
+            product_same(&c, act);
+        }
+        product_free(&c);
+    }
+}
 #endif

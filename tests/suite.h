@@ -1,7 +1,14 @@
 #ifndef SUITE_H
 #define SUITE_H
-/* How a suite of Check's runs: what its program ends with. */
+/* How a suite of Check's runs. */
 #include <check.h>
+
+/* Sanitizers take ten to fifty times as long: tests that are long without take fewer cases. */
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
 
 static inline int run_suite(Suite *s)
 {

@@ -2,6 +2,7 @@
 #include "ckpt.h"
 #include "bytes.h"
 #include "dtype.h"
+#include "folder.h"
 #include "suite.h"
 #include "tensor.h"
 #include "tok.h"
@@ -11,22 +12,6 @@
 
 static pl_ckpt *c;
 static pl_err err;
-static char dir[32];
-static char path[4096];
-
-static const char *in_dir(const char *name)
-{
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
-
-static void write_file(const char *name, const void *p, size_t n)
-{
-    FILE *f = fopen(in_dir(name), "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(p, 1, n, f), n);
-    fclose(f);
-}
 
 static void write_text(const char *name, const char *s) { write_file(name, s, strlen(s)); }
 
@@ -44,21 +29,8 @@ static void write_safetensors(const char *name, const char *head, int pad, int64
 
 static void setup(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/pl_ckpt_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    folder_make();
     err = (pl_err){0};
-}
-
-static void teardown(void)
-{
-    static const char *const made[] = {"config.json",       "generation_config.json",
-                                       "model.safetensors", "a.gguf",
-                                       "empty.gguf",        "model.safetensors.index.json",
-                                       "m-1.safetensors",   "m-2.safetensors",
-                                       "big.json",          "x.txt",
-                                       "link.safetensors"};
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++) unlink(in_dir(made[i]));
-    rmdir(dir);
 }
 
 static int open_ckpt(const char *p)
@@ -396,7 +368,7 @@ int main(void)
     TCase *t = tcase_create("made"), *real_case = tcase_create("real");
     suite_add_tcase(s, t);
     suite_add_tcase(s, real_case);
-    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_checked_fixture(t, setup, folder_remove);
     tcase_add_test(t, directory);
     tcase_add_test(t, shards);
     tcase_add_test(t, paths);

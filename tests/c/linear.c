@@ -117,13 +117,6 @@ static void one_shape(int32_t format, int64_t m, int64_t n, int64_t k, uint64_t 
     pl_tensor_release(&got);
 }
 
-/* Sanitizers take a quarter of the shapes: half an hour for all. */
-#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 START_TEST(test_same_bits)
 {
     const int32_t format = formats[_i];

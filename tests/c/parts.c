@@ -4,6 +4,7 @@
 #include "bytes.h"
 #include "ckpt.h"
 #include "dtype.h"
+#include "folder.h"
 #include "suite.h"
 #include "tensor.h"
 #include <math.h>
@@ -44,22 +45,22 @@ static void check_tensor(pl_ckpt *c, const char *name, const char *format, const
 /* Every line of a list: directory, tensor, format, sizes, digest. */
 static int check_list(const char *list, const char *root)
 {
-    char dir[64], open[64] = "", name[128], format[16], sizes[64], path[512];
+    char model[64], open[64] = "", name[128], format[16], sizes[64], where[512];
     unsigned long long want;
     int n = 0;
     FILE *f = fopen(list, "r");
     ck_assert_ptr_nonnull(f);
     pl_ckpt *c = NULL;
-    while (fscanf(f, "%63s %127s %15s %63s %llx", dir, name, format, sizes, &want) == 5) {
-        if (strcmp(dir, open) != 0) {
+    while (fscanf(f, "%63s %127s %15s %63s %llx", model, name, format, sizes, &want) == 5) {
+        if (strcmp(model, open) != 0) {
             pl_ckpt_close(c);
             c = NULL;
-            snprintf(open, sizeof open, "%s", dir);
-            snprintf(path, sizeof path, "%s/%s", root, dir);
-            if (access(path, R_OK))
-                printf("parts: %s: not here, skipped\n", path);
+            snprintf(open, sizeof open, "%s", model);
+            snprintf(where, sizeof where, "%s/%s", root, model);
+            if (access(where, R_OK))
+                printf("parts: %s: not here, skipped\n", where);
             else
-                ck_assert_msg(pl_ckpt_open(&c, path, &err) == PL_OK, "%s: %s", dir, err.msg);
+                ck_assert_msg(pl_ckpt_open(&c, where, &err) == PL_OK, "%s: %s", model, err.msg);
         }
         if (!c) continue;
         if (!n) { /* of what the files hold */
@@ -87,32 +88,10 @@ END_TEST
 
 /* Made checkpoints --------------------------------------------------------------------------------------------- */
 
-static char dir[32], path[64];
-
-static const char *in_dir(const char *name)
-{
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
 static void setup(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/pl_parts_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    folder_make();
     err = (pl_err){0};
-}
-static void teardown(void)
-{
-    unlink(in_dir("config.json"));
-    unlink(in_dir("hf_quant_config.json"));
-    unlink(in_dir("model.safetensors"));
-    rmdir(dir);
-}
-static void write_file(const char *name, const void *p, size_t n)
-{
-    FILE *f = fopen(in_dir(name), "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(p, 1, n, f), n);
-    fclose(f);
 }
 
 /* A tensor as "NAME DTYPE SIZES BYTES": BYTES in hex, repeated to fill it. */
@@ -374,7 +353,7 @@ int main(void)
     suite_add_tcase(s, m);
     tcase_set_timeout(t, 120);
     tcase_add_test(t, golden);
-    tcase_add_checked_fixture(m, setup, teardown);
+    tcase_add_checked_fixture(m, setup, folder_remove);
     tcase_add_loop_test(m, made, 0, (int)(sizeof row / sizeof *row));
     return run_suite(s);
 }

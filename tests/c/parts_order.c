@@ -3,11 +3,11 @@
 #include "bytes.h"
 #include "ckpt.h"
 #include "dtype.h"
+#include "folder.h"
 #include "suite.h"
 #include "tensor.h"
 #include <stdio.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { MAX_N = 40, MAX_K = 640, MAX_GROUPS = 20 };
 enum { GPTQ_V1, GPTQ_V2, AWQ, CT_BF16, CT_F16, CT_ZEROS, N_KINDS };
@@ -22,8 +22,6 @@ static struct {
 } w;
 static uint32_t seed;
 static pl_err err;
-static char dir[32], path[64];
-
 static uint32_t rnd(uint32_t n)
 {
     seed = seed * 1664525 + 1013904223;
@@ -63,29 +61,10 @@ static float value(int kind, int64_t r, int64_t c)
 
 /* Files ----------------------------------------------------------------------------------------------------------- */
 
-static const char *in_dir(const char *name)
-{
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return path;
-}
 static void setup(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/pl_order_XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    folder_make();
     err = (pl_err){0};
-}
-static void teardown(void)
-{
-    unlink(in_dir("config.json"));
-    unlink(in_dir("model.safetensors"));
-    rmdir(dir);
-}
-static void write_file(const char *name, const void *p, size_t n)
-{
-    FILE *f = fopen(in_dir(name), "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(p, 1, n, f), n);
-    fclose(f);
 }
 
 /* What put_nibble puts in a word of such a place; and a tensor's line of the head. */
@@ -235,7 +214,7 @@ int main(void)
     Suite *s = suite_create("parts_order");
     TCase *t = tcase_create("values");
     suite_add_tcase(s, t);
-    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_checked_fixture(t, setup, folder_remove);
     tcase_add_loop_test(t, test_values, 0, N_KINDS * N_ORDERS);
     return run_suite(s);
 }

@@ -5,23 +5,7 @@
 #include "products.h"
 #include "x86/linear_int_amx.c"
 
-START_TEST(test_kernel)
-{
-    const int32_t format = formats[_i];
-    if (!product_is_int(format)) return;
-    for (int i = 0; i < N_PRODUCT_SIZES; i++) {
-        const int64_t *size = product_sizes[i];
-        trial c;
-        product_new(&c, format, size[0], size[1], product_k(format, size[2]), (uint64_t)(i + 1));
-        for (int planes = 1; planes <= 2; planes++) {
-            const int act = planes == 1 ? PL_ACT_INT8 : PL_ACT_INT15;
-            product_define(&c, act);
-            product_run_int(&c, &exact_path, planes);
-            product_same(&c, act);
-        }
-        product_free(&c);
-    }
-}
+START_TEST(test_kernel) { product_try_int(formats[_i], &exact_path); }
 END_TEST
 
 /* The four products of bytes, at their limits and at random. */

@@ -6,10 +6,8 @@
 local pl, err, sym = require "pl", require "pl.err", require "pl.sym"
 local trace, recipe, model = require "pl.trace", require "pl.recipe", require "pl.model"
 local checkpoint, tokenizer, json, dev = require "pl.checkpoint", require "pl.tokenizer", require "pl.json", require "pl.dev"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local raw = { "bad argument", "attempt to", "lua/pl", "cannot convert", "stack overflow", "wrong number of arguments",
   "not enough memory", "invalid value", "missing declaration", "table index is", "nil value", "cdata value", "has no 'format'" }
@@ -345,5 +343,4 @@ for _, c in ipairs {
 end
 
 m:close()
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -4,10 +4,8 @@
 local abi = require "pl.abi"
 local model = require "pl.model"
 local C = abi.C
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local prompts = {}
 for i = 1, 16 do
@@ -87,5 +85,4 @@ for _, act in ipairs { "bf16", "f32" } do
     end
   end
 end
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -3,10 +3,8 @@ local cjson = require "cjson"
 local abi, kernels, dev, tensor = require "pl.abi", require "pl.bench.kernels", require "pl.dev", require "pl.tensor"
 local C = abi.C
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local function output(args)
   local p = io.popen(("%s bench kernels %s 2>&1; echo $?"):format(perilune, args))
   local text = p:read "*a"
@@ -67,5 +65,4 @@ for _, wrong in ipairs { "--kernel gemm", "--format q9", "--act int3", "--rows 0
   text, code = output(wrong)
   verdict(code == "2", wrong .. ": " .. text)
 end
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -2,10 +2,8 @@
 -- of one, beside a peer that answers as llama.cpp's programs do.
 local cjson = require "cjson"
 local build = os.getenv "PL_BUILD" or "build"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local function output(command)
   local p = io.popen(command .. " 2>&1; echo \" $?\"")
   local text, code = p:read "*a":match "^(.*) (%d+)\n$"
@@ -80,5 +78,4 @@ end
 text, code = output(("'%s/perilune' bench models %s/none.gguf"):format(build, dir))
 verdict(code == "1", "a file that is not there: " .. text)
 os.execute("rm -r " .. dir)
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

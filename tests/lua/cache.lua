@@ -1,10 +1,8 @@
 -- Caches by format and bytes: fp8 holds twice the tokens of bf16; scales come from calibration, or are asked for; a hit
 -- of the prefix cache changes nothing; requests that find no room wait, are preempted, and come out the same.
 local model, cache = require "pl.model", require "pl.cache"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local function fails(what, f, ...)
   local ok, e = pcall(f, ...)
   verdict(not ok, what .. ": no error")
@@ -163,5 +161,4 @@ while x:step() > 0 do end
 verdict(late.finish == "deadline" and #late.ids == 0, "past the deadline: " .. tostring(late.finish))
 x:close()
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -3,10 +3,8 @@
 local cjson = require "cjson"
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
 local model = "tests/data/tiny-llama"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local function call(args, input, before)
   local errors, stdin = os.tmpname(), os.tmpname()
@@ -266,5 +264,4 @@ verdict(cjson.decode(out).parameters == 268098176, "plan of gemma3: " .. out)
 out = call "plan qwen2 --json"
 verdict(cjson.decode(out).parameters == 494032768, "plan of qwen2: " .. out)
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -1,8 +1,6 @@
 -- What LuaJIT compiles does what the interpreter does, where a version of it is known not to.
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 -- The value that pairs gave, after its field was cleared: the call takes it out of its register, so that a compiler
 -- that joins loads to their use reads the field again, and finds nil.
@@ -28,5 +26,4 @@ for _ = 1, 300 do
 end
 verdict(wrong == 0, ("%d of 300 sums over a table that is emptied meanwhile are wrong"):format(wrong))
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

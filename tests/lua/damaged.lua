@@ -1,9 +1,7 @@
 -- Files that are sound for their parsers and wrong all the same (tests/fuzz/models.lua found them).
 local model, checkpoint = require "pl.model", require "pl.checkpoint"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local function is_nan(v) return type(v) == "number" and v ~= v end
 
 local files = dofile "tests/files.lua"
@@ -74,5 +72,4 @@ for _, bits in ipairs { "\255\255\255\255", "\0\0\236\255", "\1\0\192\127", "\0\
 end
 os.remove(dir)
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -1,10 +1,8 @@
 -- Recipes that turn on the program which reads them: what they are given cannot be changed, closed or crashed, and
 -- what they hand back runs nothing of theirs outside of the sandbox.
 local recipe, err, model = require "pl.recipe", require "pl.err", require "pl.model"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local text = [[
 local pl = require "pl"
@@ -246,5 +244,4 @@ do
   verdict(not fine and tostring(why):find "interrupted", "Ctrl-C in simulate: " .. tostring(why))
 end
 verdict(recipe.load "llama".name == "llama", "the state is as it was")
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

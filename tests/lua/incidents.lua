@@ -5,10 +5,8 @@ ffi.cdef [[ // tests/host.c
 void pl_test_fault(pl_kv *kv, int32_t what, int64_t owner, int32_t index);
 bool pl_test_struck(const pl_kv *kv); ]]
 local FREE_REFERENCED = 1 -- core/fault.h
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local tiny, PROMPT, OUT = "tests/data/tiny-llama", 70, 8
 
 local f = assert(io.open "recipes/llama.lua")
@@ -79,5 +77,4 @@ r, ok = strike(m)
 verdict(ok and r[2].finish == "length" and #m:incidents() == 0, "with no check nobody notices")
 m:close()
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -9,10 +9,8 @@ bool pl_test_struck(const pl_kv *kv); ]]
 -- PL_FAULT_* of core/fault.h: a page freed under its owner, a block table off by one, a page freed a second time, a bit
 -- of a tag, a page freed while it is copied out or in, a slot of a tier that returns another's bytes
 local TAG_FLIP, faults = 6, { 1, 2, 5, 6, 8, 9, 10 }
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local seconds = tonumber(os.getenv "PL_SOAK_SECONDS" or 0) -- longer: `make soak`
 local seed = tonumber(os.getenv "PL_SEED" or 11)
 local tiny = "tests/data/tiny-llama"
@@ -119,5 +117,4 @@ verdict(preempted > 0 and cached > 0 and failures > 0 and cancelled > 0 and spil
   and struck > 0 and victims > 0, told)
 print(told)
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

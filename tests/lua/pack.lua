@@ -2,10 +2,8 @@
 -- any more is refused with the command that writes it again; check finds damage; what cannot be written leaves nothing.
 local model, pack, checkpoint = require "pl.model", require "pl.pack", require "pl.checkpoint"
 local abi = require "pl.abi"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local build = os.getenv "PL_BUILD" or "build"
 local dir = os.tmpname()
 os.remove(dir)
@@ -185,5 +183,4 @@ os.execute("rm -r " .. dir .. "/self.*")
 local list = io.popen("ls " .. dir):read "*a"
 verdict(not list:find "x%." and not list:find "%.perilune%.", "something is left: " .. list)
 os.execute("rm -rf " .. dir)
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

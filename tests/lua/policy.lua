@@ -2,10 +2,8 @@
 -- records cannot be written, a prompt longer than a step goes on where it stopped, requests wait for pages
 -- and are cancelled.
 local model, recipe = require "pl.model", require "pl.recipe"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local base = require("pl.recipes.text").llama
 local function with(schedule)
@@ -217,5 +215,4 @@ m:close()
 verdict(recipe.load("llama").schedule == require("pl").policy.decode_first,
   "the built-in policy is known as such")
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

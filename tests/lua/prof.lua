@@ -1,10 +1,8 @@
 -- The step trace of a model: off, on, off again; parts and ops of every step, with the recipe's own lines; Chrome's
 -- format parses, and its events lie within their steps; two models at once; the command line writes it.
 local model, prof, json, file = require "pl.model", require "pl.prof", require "pl.json", require "pl.file"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local tiny = "tests/data/tiny-llama"
 local prompt = { 5, 9, 17, 4, 30, 2, 8 }
 local function run(m, n, k)
@@ -136,5 +134,4 @@ os.remove(path .. ".lua")
 verdict(shell("run %s --ids 5 --max-tokens 1 --prof /nowhere/x.json 2>/dev/null", tiny) ~= 0, "a file nobody can write")
 os.remove(path)
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -1,10 +1,8 @@
 -- A quantised checkpoint from the files to the logits: tiny-llama's products as INT4 of groups of 32
 -- (compressed-tensors) give what the same weights widened to F32 give; and as GPTQ with columns out of order.
 local checkpoint, abi = require "pl.checkpoint", require "pl.abi"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local source, build = "tests/data/tiny-llama", os.getenv "PL_BUILD" or "build"
 
 local function write(path, s)
@@ -180,5 +178,4 @@ verdict(q.info("model.layers.0.mlp.up_proj.weight_scale") == nil, "its parts are
 verdict(q.count == 39, "39 weights")
 q:close()
 os.execute("rm -rf " .. dir)
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -110,10 +110,8 @@ local function attempt(name, from, to)
   return recipe.trace(recipe.fit(r))
 end
 
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 -- the base itself is right
 local ok, why = pcall(function() return recipe.trace(recipe.fit(recipe.load_text(base, "recipe.lua"))) end)
@@ -133,5 +131,4 @@ for _, c in ipairs(cases) do
   verdict(not good and text == want, ("%s:\n%swant:\n%s"):format(name, text, want or "(no file)\n"))
   verdict(select(2, text:gsub("\n", "")) <= 8, name .. ": more than eight lines")
 end
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -3,10 +3,8 @@
 local recipe, checkpoint, nn = require "pl.recipe", require "pl.checkpoint", require "pl.nn"
 local texts = require "pl.recipes.text"
 
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 -- ops a layer, and around the layers
 local ops = { llama = { 16, 4 }, qwen2 = { 16, 4 }, qwen3 = { 18, 4 }, gemma3 = { 20, 4 } }
@@ -119,5 +117,4 @@ verdict(near(y[1], 1) and near(y[2], 0.5 * 0.1 / 8 + 0.5 * 0.1) and near(y[3], 0
 f = nn.freqs { theta = 1e4, dim = 4, scaling = "factors", factors = { 1, 4 } }
 verdict(near(f[2], 0.01 / 4), "stored factors")
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -2,10 +2,8 @@
 -- printed.
 -- luacheck: no max line length
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 -- stdout, stderr and the exit code of the REPL fed with these lines
 local function session(text, args)
@@ -91,5 +89,4 @@ verdict(said:find(":4: attempt to index", 1, true) and said:find("t.x = 1", 1, t
   .. said)
 os.remove(path)
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -4,10 +4,8 @@
 local sandbox, err = require "pl.sandbox", require "pl.err"
 
 local limits = { instructions = 2e6, seconds = 5, megabytes = 64 }
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local function run(text)
   local box = sandbox.new({ pl = require("pl").for_recipes }, limits)
@@ -97,5 +95,4 @@ for _, c in ipairs(allowed) do
   local ok, v = run(c[1])
   verdict(ok and v == c[2], ("%s: %s, want %s"):format(c[1], tostring(v), tostring(c[2])))
 end
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

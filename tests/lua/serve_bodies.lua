@@ -5,10 +5,8 @@ local cjson, ffi = require "cjson", require "ffi"
 local abi, front, requests = require "pl.abi", require "pl.front", require "pl.requests"
 local client = dofile "tests/http_client.lua"
 local C = abi.C
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local template = os.tmpname()
 local f = assert(io.open(template, "w"))
@@ -152,5 +150,4 @@ verdict(body.choices[1].text == alone.choices[1].text and s.n_asked == 0, "no fr
 s.http:close()
 s.engine_model:close()
 os.remove(template)
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

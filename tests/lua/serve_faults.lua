@@ -7,10 +7,8 @@ ffi.cdef "unsigned getuid(void);"
 local tiny, PAGE = "tests/data/tiny-llama", 64 * 4 * 2 * 32 * 2 * 2
 local build = os.getenv "PL_BUILD" or "build"
 local sanitized = (os.getenv "PL_SANITIZED" or "") ~= "" -- they reserve terabytes
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local dir = os.tmpname()
 os.remove(dir)
@@ -295,5 +293,4 @@ else
 end
 
 os.execute("rm -rf " .. dir)
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -79,10 +79,8 @@ math.randomseed(seed)
 io.stdout:setvbuf "line"
 local random = math.random
 local now = require("pl.abi").C.pl_now_s
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 
 local base64 = require("pl.embeddings").base64
 -- what may be asked, with the texts and the embedding that the model gives when it is asked nothing else
@@ -534,5 +532,4 @@ verdict(final.dropped > 0 and final.swaps > 3 and f.policy_failures > 0 and g > 
   + final.http.timeouts > 0, "all of it happened: " .. line)
 os.execute("rm -rf " .. dir)
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

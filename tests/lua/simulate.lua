@@ -1,10 +1,8 @@
 -- perilune simulate: the figures of a run that can be worked out by hand; every policy on one trace; traces from files;
 -- wrong traces and policies are told.
 local simulate, policy = require "pl.simulate", require "pl.policy"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local function near(a, b) return math.abs(a - b) <= 1e-9 * math.max(1, math.abs(b)) end
 
 -- one request of 10 + 3 tokens: three steps, over 10, 11 and 12 tokens of context
@@ -106,5 +104,4 @@ end
 os.remove(path)
 os.remove(lua)
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -4,10 +4,8 @@
 local ffi = require "ffi"
 local abi, model, front = require "pl.abi", require "pl.model", require "pl.front"
 local C = abi.C
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local function equal(a, b) return table.concat(a, " ") == table.concat(b, " ") end
 
 -- tiny-llama, as if it were made for long contexts
@@ -264,5 +262,4 @@ do
 end
 os.execute("rm -rf " .. tiny)
 
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

@@ -3,10 +3,8 @@
 -- luacheck: no max line length
 local template, chat = require "pl.template", require "pl.chat"
 local perilune = (os.getenv "PL_BUILD" or "build") .. "/perilune"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 template.set_now(os.time { year = 2026, month = 1, day = 15, hour = 9, min = 30, sec = 5 })
 
 local vars = template.json [[{"d": {"a": 1, "b": "two", "c": [1, null], "items": 7}, "l": ["x", "yy", "Z"], "fl": 0.1,
@@ -285,5 +283,4 @@ do
   verdict(best < (os.getenv "PL_SANITIZED" ~= "" and os.getenv "PL_SANITIZED" and 1 or 0.05), "a rendering takes " .. best .. " s")
 end
 print(("%d goldens ran"):format(ran))
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()

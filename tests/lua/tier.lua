@@ -2,10 +2,8 @@
 -- answered as one that is computed anew, also by a program that was started later. Damage, other weights and another
 -- process on the same file are misses or clear errors.
 local model = require "pl.model"
-local passed, failed = 0, 0
-local function verdict(ok, what)
-  if ok then passed = passed + 1 else failed = failed + 1; print("FAIL " .. what) end
-end
+local verdicts = dofile "tests/verdicts.lua"
+local verdict = verdicts.ok
 local function fails(what, f, ...)
   local ok, e = pcall(f, ...)
   verdict(not ok, what .. ": no error")
@@ -149,5 +147,4 @@ m:close()
 
 os.remove(dir .. "/perilune.pages")
 os.execute(("rmdir '%s'"):format(dir))
-print(("%d passed, %d failed"):format(passed, failed))
-os.exit(failed == 0 and 0 or 1)
+verdicts.done()
