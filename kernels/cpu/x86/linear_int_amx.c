@@ -126,13 +126,13 @@ PL_INLINE int64_t tokens_of(const pl_int_product *p, int64_t i) { return pl_min(
 
 /* One tile of sums: w is in tile 6. */
 #define SLOT(N, X)                    \
-    if (slots > N) {                  \
+    if (slots > (N)) {                \
         T_LOAD(X, x[N] + x_at, UNIT); \
         T_ZERO(N);                    \
         T_STEP_INT(N, X, 6);          \
     }
 #define STORE(N) \
-    if (slots > N) T_STORE(N, now[N], 64)
+    if (slots > (N)) T_STORE(N, now[N], 64)
 
 /* Token tiles i0..i1 by block rows b0..b1. */
 /* NOLINTNEXTLINE(readability-function-size): one loop nest, which is the kernel */
