@@ -14,7 +14,7 @@ tools/setup.sh dev || exit 1
 step "lint" tools/lint.sh build
 step "tests" make --no-print-directory test
 for part in kv prefix tier sched; do # 10^8 operations in all; a failure names its seed
-  step "model of $part" env PL_MODEL_OPS=25000000 build/test_model_$part
+  step "model of $part" env PL_MODEL_OPS=100000000 build/test_model_$part
 done
 step "a prompt of 30,000 tokens beside decodes" env PL_LONG=30000 build/pl-lua tests/lua/stall.lua
 step "build with ASan and UBSan" make --no-print-directory asan
