@@ -135,7 +135,7 @@ static uint8_t *small_file(int64_t *n)
     pl_packer *p = begin(HF);
     for (int i = 0; i < 3; i++) {
         pl_tensor rows, packed = {0};
-        char name[8];
+        char name[16];
         random_rows(&rows, dtypes[i], 3, 256);
         if (i != 1) ok(pl_dev_pack(dev, &packed, &rows, NULL, &err));
         snprintf(name, sizeof name, "w%d", i);
@@ -384,7 +384,7 @@ START_TEST(moved)
     pl_tensor rows[N] = {{0}}, t[N] = {{0}};
     pl_ckpt *c = NULL;
     pl_packer *p = begin(GGUF);
-    char name[8];
+    char name[16];
     for (int i = 0; i < N; i++) {
         random_rows(&rows[i], PL_F32, 1, K + i * 1024);
         snprintf(name, sizeof name, "w%d", i);
