@@ -114,9 +114,10 @@ function M.submit(job, model)
       q.seed = ((o.seed or math.random(0, 2 ^ 52)) + #job.choices) % 2 ^ 53
       q.max_tokens = o.max_tokens or math.max(model.context - prompt.n, 1)
       if o.echo then c.pieces[1] = { text = prompt.text } end
+      if job.engine:room(job.tenant) < 1 then error(openai.full(job.engine, job.tenant), 0) end
       local ok, request = pcall(job.engine.submit, job.engine, q, nil, nil, nil, prompt)
       if not ok then error(M.not_taken(request), 0) end
-      if not request then error(openai.full(job.engine.places), 0) end
+      if not request then error(openai.full(job.engine, job.tenant), 0) end
       c.request = request
       job.choices[#job.choices + 1] = c
     end

@@ -49,13 +49,16 @@ local function feed(job, model)
   local o, engine = job.o, job.engine
   while job.n_open < model.pool.batch and #job.choices < #o.prompts do
     local i, most = #job.choices + 1, others(engine) and model.pool.chunk or model.pool.tokens
-    if i > 1 and engine.n_open >= engine.places then return end
+    if engine:room(job.tenant) < 1 then
+      if i > 1 then return end
+      error(openai.full(engine, job.tenant), 0)
+    end
     if job.n_open > 0 and engine.embed_tokens >= most then return end
     local q = { tenant = job.tenant, max_tokens = 0 }
     for name, v in pairs(o.engine) do q[name] = v end
     local ok, request = pcall(engine.submit, engine, q, nil, nil, nil, o.prompts[i])
     if not ok then error(answers.not_taken(request), 0) end
-    if not request then error(openai.full(engine.places), 0) end
+    if not request then error(openai.full(engine, job.tenant), 0) end
     job.prompt_tokens = job.prompt_tokens + o.prompts[i].n
     o.prompts[i] = false
     job.choices[i], job.n_open = { request = request }, job.n_open + 1

@@ -249,6 +249,7 @@ function M.open(o)
   local self = setmetatable({ kv = kv[0], page = kv_opts.page, cache = figures_of, requests = {}, incidents = {},
     integrity = integrity, policy_counter = { failures = 0 }, shares = {},
     line = { first = 1, last = 0 }, n_open = 0, n_texts = 0,
+    n_tenants = 1, of_tenant = {}, -- those who may come, and how many requests of each are open
     n_embeds = 0, embed_tokens = 0, -- of those that are open: requests for embeddings, tokens of their prompts
     context = o.context, places = pool.batch + pool.queue, fronts = pool.fronts }, Engine)
   self.kv_bytes = figures_of.bytes
@@ -314,6 +315,21 @@ function M.room(context, n, wanted)
   return math.min(wanted, context - n)
 end
 
+--- How many more requests of a tenant there is room for. Each of self.n_tenants is sure of half of what its share of
+--- all places would be: what others have not taken of theirs is kept for them. n, of: how many are there, of all and
+--- of each tenant; default: those that are open.
+function Engine:room(tenant, n, of)
+  of = of or self.of_tenant
+  local free, all = self.places - (n or self.n_open), 0
+  if self.n_tenants < 2 then return free end
+  for t = 0, self.n_tenants - 1 do all = all + (self.shares[t] or 1) end
+  for t = 0, self.n_tenants - 1 do
+    local sure = math.floor(self.places / 2 * (self.shares[t] or 1) / all)
+    if t ~= tenant then free = free - math.max(0, sure - (of[t] or 0)) end
+  end
+  return free
+end
+
 --- Submit a request: { ids =, max_tokens =, stop = { ids }, temperature =, top_p =, ... on_token =
 --- function(id, event) }. Returns it with `ids` of the answer and, when it is over, `finish`; or nil and a
 --- code where there is no room. With a text (and a tokenizer) in place of ids, a front thread tokenises it while the
@@ -348,10 +364,10 @@ function Engine:submit(o, text, tok, flags, given)
   local ok, code = check(C.pl_engine_submit(self.ptr, q, id, e))
   if not ok then return nil, code end
   local r = { id = id[0], prompt_tokens = not text and given.n or nil, ids = {}, n_out = 0, on_token = o.on_token,
-    submitted_s = C.pl_now_s() }
+    submitted_s = C.pl_now_s(), tenant = q.tenant }
   if o.logprobs and o.logprobs >= 0 then r.logprobs = {} end
   self.requests[tonumber(id[0])] = r
-  self.n_open = self.n_open + 1
+  self.n_open, self.of_tenant[r.tenant] = self.n_open + 1, (self.of_tenant[r.tenant] or 0) + 1
   if o.embed then
     r.embeds = given.n
     self.n_embeds, self.embed_tokens = self.n_embeds + 1, self.embed_tokens + given.n
@@ -633,7 +649,7 @@ function over(self, key, why)
   r.last_s = r.last_s or C.pl_now_s()
   r.first_s = r.first_s or r.last_s
   self.requests[key] = nil
-  self.n_open = self.n_open - 1
+  self.n_open, self.of_tenant[r.tenant] = self.n_open - 1, self.of_tenant[r.tenant] - 1
   if r.embeds then
     self.n_embeds, self.embed_tokens = self.n_embeds - 1, self.embed_tokens - r.embeds
   end

@@ -71,6 +71,7 @@ function Http:finish(id) return check(C.pl_http_end(self.ptr, id, e)) end
 function Http:note(id, t) C.pl_http_note(self.ptr, id, json.encode(t):sub(2, -2)) end
 
 function Http:keys(text) check(C.pl_http_keys(self.ptr, text, #text, e)) end
+function Http:n_tenants() return C.pl_http_tenants(self.ptr) end
 function Http:beat(ready, stepped) C.pl_http_beat(self.ptr, ready, stepped) end
 function Http:drain() C.pl_http_drain(self.ptr) end
 

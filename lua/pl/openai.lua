@@ -27,9 +27,12 @@ end
 function M.is_refusal(e) return getmetatable(e) == Refusal end
 local function refuse(message, param, code) error(M.refusal(message, { param = param, code = code }), 0) end
 
---- To a client that came when as many requests ran or waited as there are places for (a pool's batch and queue).
-function M.full(places)
-  return M.refusal(("no room for another request: %d run or wait, try again later"):format(places), { status = 429 })
+--- To a client that came when as many requests ran or waited as there are places for (a pool's batch and queue), or
+--- as many of its tenant as may while others have taken less than is theirs.
+function M.full(engine, tenant)
+  local n, of = engine.of_tenant[tenant] or 0, " of this tenant"
+  if engine.n_open >= engine.places then n, of = engine.n_open, "" end
+  return M.refusal(("no room for another request%s: %d run or wait, try again later"):format(of, n), { status = 429 })
 end
 
 --- The body of an error.

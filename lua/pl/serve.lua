@@ -53,10 +53,12 @@ for path, name in pairs { ["/v1/completions"] = "completion", ["/v1/chat/complet
     if not r.body then error(openai.refusal("no memory for the body", { status = 503 }), 0) end
     s.litter = s.litter + #r.body
     if engine.fronts == 0 or #r.body < SMALL and name ~= "chat" then return s:heard(r, s.reader:read(kind, r.body)) end
-    if not engine.front:ask(-r.id, front.kinds.request, kind, requests.letter(s.setup, r.body)) then
-      error(openai.full(engine.places), 0)
+    if engine:room(r.tenant, s.n_asked, s.asked_of) < 1
+      or not engine.front:ask(-r.id, front.kinds.request, kind, requests.letter(s.setup, r.body)) then
+      error(openai.full(engine, r.tenant), 0)
     end
-    r.body, s.reading[r.id], s.n_asked, s.hurried = nil, r, s.n_asked + 1, false
+    s:asked(r, 1)
+    r.body, s.reading[r.id], s.hurried = nil, r, false
   end)
 end
 
@@ -98,7 +100,8 @@ end
 function Server:read(letter)
   local r = self.reading[-tonumber(letter.id)]
   if not r then return end -- its client has gone
-  self.reading[r.id], self.n_asked = nil, self.n_asked - 1
+  self.reading[r.id] = nil
+  self:asked(r, -1)
   self.litter = self.litter + tonumber(letter.n)
   self:guard(r, function()
     if letter.code < 0 then error(abi.string(letter.data, letter.n), 0) end
@@ -118,9 +121,15 @@ function Server:take(r)
   self:guard(r, self.dispatch, self, r)
 end
 
+-- How many bodies the front threads have.
+function Server:asked(r, n)
+  self.n_asked, self.asked_of[r.tenant] = self.n_asked + n, (self.asked_of[r.tenant] or 0) + n
+end
+
 function Server:forget(id)
   self.engine_model.engine.front:drop(-id)
-  self.reading[id], self.n_asked = nil, self.n_asked - 1
+  self:asked(self.reading[id], -1)
+  self.reading[id] = nil
 end
 
 function Server:guard(r, f, ...)
@@ -288,8 +297,11 @@ function Server:reload()
     local policy = fresh.policy and { require("pl.policy").load(fresh.policy, RELOAD) }
     local keys = http.keys_of(fresh.keys)
     if fresh.access_log ~= nil then M.log_to(old.http, fresh.access_log) end -- also the same: it may have been renamed
-    if keys then self.http:keys(keys) end
     local engine = self.engine_model.engine
+    if keys then
+      self.http:keys(keys)
+      engine.n_tenants = self.http:n_tenants()
+    end
     if self.attached then
       attached = ("reload: policy: %s, which attach set, "):format(engine.policy_name)
         .. (policy and ("gives way to %s"):format(fresh.policy) or "stays, as none is named")
@@ -414,8 +426,8 @@ end
 --- pl.deploy); socket = (a path for `attach`; false: none), dir = (where one without a path lies), reread = (a function
 --- that returns o anew) }. Listens before the model is there: /health says when it is ready.
 function M.open(o, log)
-  local s = setmetatable({ o = o, jobs = {}, reading = {}, n_asked = 0, litter = 0, n_jobs = 0, n_hups = 0,
-    n_interrupts = 0, tenant_names = {}, log = log or function() end }, Server)
+  local s = setmetatable({ o = o, jobs = {}, reading = {}, n_asked = 0, asked_of = {}, litter = 0, n_jobs = 0,
+    n_hups = 0, n_interrupts = 0, tenant_names = {}, log = log or function() end }, Server)
   C.pl_host_signals(C.PL_SIGTERM)
   C.pl_host_signals(C.PL_SIGHUP)
   local urandom = io.open("/dev/urandom", "rb")
@@ -433,6 +445,7 @@ function M.open(o, log)
   local ok, e = pcall(function()
     s.engine_model = start_model(o)
     if o.policy then s.engine_model:set_policy(o.policy) end
+    s.engine_model.engine.n_tenants = s.http:n_tenants()
     s.engine_model.engine:open_front(s.engine_model:tokenizer())
     if o.socket ~= false then
       s:open_attach()

@@ -26,7 +26,7 @@ return {
 
   policy = "fair",               -- a name, or a file that returns function(s)                     (live)
   -- keys = "keys",              -- lines of KEY TENANT                                            (live)
-  tenants = {                    -- shares of the policy `fair`; default 1                         (live)
+  tenants = {                    -- shares of the policy `fair` and of places; default 1           (live)
     alice = { share = 2 },
   },
 
