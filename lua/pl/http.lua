@@ -20,7 +20,7 @@ end
 function M.keys_of(path)
   if not path then return nil end
   local text = file.need(path, file.recipe)
-  check(C.pl_http_keys(nil, text, #text, e), { path })
+  check(C.pl_http_keys(nil, text, #text, e), { path .. ": a line each: KEY TENANT" })
   return text
 end
 

@@ -125,7 +125,7 @@ do
   fails("", 2, "want one of MODEL and --url")
   fails(dir .. " --url http://x", 2, "want one of MODEL and --url")
   fails("tests/data/tiny-llama", 1, "has no chat template")
-  fails("--url ftp://x", 1, "is not an address")
+  fails("--url ftp://x", 2, "--url: 'ftp://x', want http://HOST:PORT")
   fails("--url http://127.0.0.1:1 --name x --json", 1, "")
   local p = io.popen(("echo Hello | %s chat %s --max-tokens 1 2>&1 >/dev/full; echo $?"):format(perilune, dir))
   local why = p:read "*a"

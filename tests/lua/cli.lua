@@ -32,19 +32,19 @@ end
 
 -- wrong calls are 2, failures 1, both on stderr
 fails("rnu " .. model, "did you mean 'run'?", 2)
-fails("--nonsense", "unknown option", 2)
-fails("run", "missing argument", 2)
+fails("--nonsense", "--nonsense: no such option", 2)
+fails("run", "MODEL: nothing given, want a GGUF file", 2)
 fails("run " .. model, "one of --prompt, --file and --ids", 2)
 fails("run " .. model .. " --prompt a --ids 1", "one of --prompt, --file and --ids", 2)
-fails("run " .. model .. " --ids 1,x", "'x' is not a token id", 2)
+fails("run " .. model .. " --ids 1,x", "--ids: 'x', want token ids", 2)
 fails("run " .. model .. " --ids 1 --act f64", "--act", 2)
 fails("run " .. model .. " --ids 1 --max-tokens -1", "max-tokens", 2)
-fails("run " .. model .. " --ids 2147483648", "is not a token id", 2)
+fails("run " .. model .. " --ids 2147483648", "--ids: '2147483648', want token ids", 2)
 for _, o in ipairs { "temperature", "top-p", "min-p", "repetition-penalty" } do
-  fails("run " .. model .. " --ids 1 --" .. o .. " nan", "is not a number from", 2)
+  fails("run " .. model .. " --ids 1 --" .. o .. " nan", "--" .. o .. ": 'nan', want a number from", 2)
 end
-fails("run " .. model .. " --ids 1 --top-p 0", "is not a number from", 2)
-fails("run " .. model .. " --ids 1 --temperature 1 --top-k 1e18", "at most", 1)
+fails("run " .. model .. " --ids 1 --top-p 0", "--top-p: '0', want a number from", 2)
+fails("run " .. model .. " --ids 1 --temperature 1 --top-k 1e18", "--top-k: '1e18', want a whole number of at most 2147483647", 2)
 fails("run " .. model .. " --ids 1 >/dev/full", "standard output", 1)
 fails("run " .. model .. " --ids 1 --json >/dev/full", "standard output", 1)
 fails("--help >/dev/full", "standard output", 1)
@@ -88,9 +88,10 @@ do
     ("a file that is cut off: %s %s %s"):format(tostring(code), out, said))
   os.execute("rm -r " .. dir)
 end
-for _, wrong in ipairs { "batch 1e300", "context 2147483648", "tokens 1e300", "cache-bytes 1e17", "cache-bytes 100" } do
-  fails("plan llama --" .. wrong, "want at ", 1)
+for _, wrong in ipairs { "batch 1e300", "context 2147483648", "tokens 1e300", "cache-bytes 1e17" } do
+  fails("plan llama --" .. wrong, wrong:match "^%S+" .. ": '" .. wrong:match "%S+$" .. "', want a whole number ", 2)
 end
+fails("plan llama --cache-bytes 100", "want at ", 1)
 fails("plan " .. model .. " --context 1025", "context: 1025 tokens, the model was made for at most 1024", 1)
 fails("run " .. model .. " --ids 1,2 --host-cache-bytes 1e14", "host cache: no memory for", 1)
 fails("bench serve " .. model .. " --requests 1 --cache-bytes 1e14", "kv: no memory for", 1)
@@ -109,7 +110,8 @@ fails("simulate --policy /dev/zero", "/dev/zero: more than", 1)
 fails("simulate --policy /tmp", "/tmp: Is a directory", 1)
 for _, wrong in ipairs { "batch 65537", "queue 1e9", "tenants 4097", "page 1040", "cache-tokens 1e12", "seed 1e17",
   "step-tokens 1e300", "in 1e18", "out inf", "prefix-share 1.5", "requests 1e300", "rate nan" } do
-  fails("simulate --" .. wrong, "is not a ", 2)
+  local name, value = wrong:match "^(%S+) (%S+)$"
+  fails("simulate --" .. wrong, ("perilune simulate: --%s: '%s', want a "):format(name, value), 2)
 end
 fails("-e", "wants a text", 2)
 fails("-e 'error {}'", "", 1)
@@ -123,7 +125,7 @@ os.execute(("cp %s/config.json %s"):format(model, empty))
 fails("run " .. empty .. " --ids 1", "is no model: it has no *.safetensors", 1)
 os.execute("rm -r " .. empty)
 fails("check /dev/zero", "/dev/zero: more than 1 MB", 1)
-fails("check /tmp", "/tmp: Is a directory", 1)
+fails("check /tmp", "/tmp is no model: it has no config.json", 1)
 fails("/dev/zero", "/dev/zero: more than 64 MB", 1)
 fails("run " .. model .. " --file /dev/zero", "/dev/zero: more than 64 MB", 1)
 fails("run " .. model .. " --file /tmp", "/tmp: Is a directory", 1)

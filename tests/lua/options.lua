@@ -51,20 +51,20 @@ group("tokenize " .. model .. " --decode", "not with --decode", { "--specials", 
 group("tokenize " .. model .. " --lines", "--lines writes JSON anyway", { "--json" })
 group("render " .. model .. " --probe", "not with --probe, which reads no conversation", { "--prepare" })
 group("plan llama", "the model is a recipe itself", { "--recipe qwen3" })
-group("pull smollm2", "of models of the hub, not of smollm2", { "--dir x", "--hub x", "--revision x", "--token-file x", "--timeout 3" })
-for _, option in ipairs { "--name", "--policy", "--keys", "--address", "--socket", "--recipe", "--weights", "--kv-scales",
+group("pull smollm2", "of models of the hub, not of smollm2", { "--dir x", "--hub http://x", "--revision x", "--token-file x", "--timeout 3" })
+for _, option in ipairs { "--name", "--policy", "--keys", "--socket", "--recipe", "--weights", "--kv-scales",
   "--disk-cache", "--tls-cert" } do
   refused[#refused + 1] = { ("serve %s %s ''"):format(model, option), option:sub(3) .. ": an empty text" }
 end
 for _, args in ipairs { "run '' --ids 1", "score '' --ids 1", "serve ''", "plan ''", "pack ''", "render ''", "tokenize ''" } do
-  refused[#refused + 1] = { args, "model: an empty text" }
+  refused[#refused + 1] = { args, "MODEL: an empty text" }
 end
-for _, row in ipairs { { "bench serve " .. model .. " --prefix-share 2", "'2' is not a number from 0 to 1" },
-  { "simulate --prefix-share 2", "'2' is not a number from 0 to 1" },
-  { "calibrate " .. model .. " --ids 1 --out x --act int8", "unknown option '--act'" },
-  { "calibrate " .. model .. " --ids 1 --out x --kv fp8", "unknown option '--kv'" },
-  { "check '' ", "recipe: an empty text" }, { "pull ''", "name: an empty text" }, { "attach ''", "socket: an empty text" },
-  { "run " .. model .. " --file ''", "file: an empty text" }, { "run " .. model .. " --prompt ''", "the prompt is empty" }, { "chat --url ''", "url: an empty text" } } do
+for _, row in ipairs { { "bench serve " .. model .. " --prefix-share 2", "--prefix-share: '2', want a number from 0 to 1" },
+  { "simulate --prefix-share 2", "--prefix-share: '2', want a number from 0 to 1" },
+  { "calibrate " .. model .. " --ids 1 --out x --act int8", "--act: no such option" },
+  { "calibrate " .. model .. " --ids 1 --out x --kv fp8", "--kv: no such option" },
+  { "check '' ", "FILE: an empty text" }, { "pull ''", "NAME: an empty text" }, { "attach ''", "SOCKET: an empty text" },
+  { "run " .. model .. " --file ''", "file: an empty text" }, { "run " .. model .. " --prompt ''", "the prompt is empty" }, { "chat --url ''", "--url: '', want http://HOST:PORT" } } do
   refused[#refused + 1] = row
 end
 refused[#refused + 1] = { "-e 1 2", "-e TEXT takes no arguments" }

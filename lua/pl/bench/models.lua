@@ -33,7 +33,8 @@ local function output(command)
   said:close()
   os.remove(errors)
   if code ~= "0" then
-    err.raise(("bench: exit status %s of: %s"):format(tostring(code), command:sub(1, 200)), { (err.printable(why)) })
+    err.raise(("bench: exit status %s of: %s"):format(tostring(code),
+      command:gsub("(%d+,%d+,)[%d,]+", "%1...")), { (err.printable(why):gsub("%s+$", "")) })
   end
   return body
 end

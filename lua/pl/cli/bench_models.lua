@@ -1,5 +1,5 @@
 -- perilune bench models: whole models, beside llama.cpp.
-local common, cli = require "pl.cli.common", require "pl.cli"
+local common = require "pl.cli.common"
 local M = { name = "models", about = "prefill, decode and start of GGUF files, beside llama.cpp" }
 
 function M.options(p)
@@ -8,7 +8,7 @@ function M.options(p)
   p:option("--parts", "prefill-TOKENS, decode-DEPTH, batch-SEQUENCES, start; or all, which takes hours."
     .. " Default: prefill-512,decode-0."):convert(common.list(function(s)
       if s == "all" or require("pl.bench.models").part(s) then return s end
-      return nil, ("'%s' is no part"):format(s)
+      return nil, "want prefill-TOKENS, decode-DEPTH, batch-SEQUENCES, start or all"
     end)):argname "LIST"
   p:option("--threads", "CPU threads, on as many cores."):convert(common.list(common.whole(1, 1024))):default "1,2"
     :argname "LIST"
@@ -33,7 +33,7 @@ local function csv(path, head)
   local old = io.open(path)
   if old then old:close() end
   local f, why = io.open(path, "a")
-  if not f then cli.usage(why) end
+  if not f then error(require("pl.err").new(why), 0) end
   if not old then f:write(head, "\n") end
   return f
 end
@@ -43,10 +43,11 @@ function M.run(o)
   for _, name in ipairs(o.parts or models.usual) do
     for _, part in ipairs(name == "all" and models.all or { name }) do parts[#parts + 1] = part end
   end
+  common.will_write(o.svg)
   for _, path in ipairs(o.models) do
-    local f, why = io.open(path)
-    if not f then error(require("pl.err").new(why), 0) end
-    f:close()
+    local checkpoint, err = require "pl.checkpoint", require "pl.err"
+    checkpoint.need(path)
+    if checkpoint.kind(path) ~= "gguf" then error(err.new(path .. ": not a GGUF file"), 0) end
   end
   local kept, here = o.csv and csv(o.csv, models.csv_head), o.csv and commit()
   local function line(s) if not o.json then common.written(io.write(s, "\n") and io.flush()) end end

@@ -11,7 +11,7 @@ local rows = {
   { "--prefixes", "prefixes", "Common texts that prompts begin with.", 1, "N", true },
   { "--prefix-tokens", "prefix_tokens", "Tokens of a common text.", 0, "N", true },
   { "--prefix-share", "prefix_share", "Share of the prompts that begin with one.", 0, "P", false, 1 },
-  { "--seed", "seed", "The same seed gives the same requests.", 0, "S", true },
+  { "--seed", "seed", "The same seed gives the same requests.", 0, "S", true, 2 ^ 53 },
 }
 
 function M.options(p)
@@ -20,7 +20,7 @@ function M.options(p)
   local bench = require "pl.bench"
   for _, r in ipairs(rows) do
     p:option(r[1], ("%s Default: %g."):format(r[3], bench.defaults[r[2]])):target(r[2])
-      :convert(r[6] and common.whole(r[4]) or common.number(r[4], r[7] or 1e9)):argname(r[5])
+      :convert(r[6] and common.whole(r[4], r[7]) or common.number(r[4], r[7] or 1e9)):argname(r[5])
   end
   p:option("--lengths", "Distribution of lengths. Default: fixed.")
     :choices { "exponential", "lognormal", "uniform", "fixed" }
@@ -31,13 +31,14 @@ function M.options(p)
   p:option("--chunk", "Of these, tokens of prompts while requests decode. Default: an eighth, at least 64.")
     :convert(common.whole(1)):argname "N"
   p:option("--context", "Tokens of cache per request of the batch."):convert(common.whole(1)):argname "N"
-  p:option("--cache-bytes", "Bytes of the whole cache, in place of that."):convert(common.whole(1)):argname "N"
+  p:option("--cache-bytes", "Bytes of the whole cache, in place of that.")
+    :convert(common.whole(1, 2 ^ 53)):argname "N"
   p:option("--queue", "Requests that may wait; more are refused. Default: all."):convert(common.whole(0)):argname "N"
   p:flag("--no-prefix-cache", "Do not keep pages for prompts that begin alike.")
   p:option("--rate", "Requests a second (Poisson); 0: all at once, or as --concurrency allows. Default: 0."
     .. " With --url: several, with commas, one run each."):convert(common.list(common.number(0, 1e9)))
     :argname "R[,R...]"
-  p:option("--url", "A server, in place of a model: http://HOST:PORT."):argname "URL"
+  p:option("--url", "A server, in place of a model: http://HOST:PORT."):convert(common.url):argname "URL"
   p:option("--clients", "With --url: so many requests at a time, or several such numbers, one run each. Default: 1, or"
     .. " with --rate no limit."):convert(common.list(common.whole(1, 10000))):argname "N[,N...]"
   p:option("--api", "With --url: which of its interfaces. Default: chat."):choices { "chat", "completions" }
@@ -102,6 +103,7 @@ function M.run(o)
   common.only(o, not o.url, "wants MODEL, not --url", of_engines)
   common.only(o, o.prompts == "ids", "wants --prompts ids", { "vocab" })
   common.only(o, (o.prefix_share or 0) > 0, "wants --prefix-share above 0", { "prefixes", "prefix_tokens" })
+  common.will_write(o.svg)
   if o.url then return remote(o, run) end
   if o.rate and #o.rate > 1 then cli.usage "several rates want --url" end
   run.rate = o.rate and o.rate[1]

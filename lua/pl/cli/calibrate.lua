@@ -11,8 +11,9 @@ function M.options(p)
 end
 
 function M.run(o)
-  if not o.out then require("pl.cli").usage "--out FILE is needed" end
+  if not o.out then require("pl.cli").usage "--out: nothing given, want FILE" end
   local prompt = common.prompt_of(o)
+  common.will_write(o.out)
   local load = common.load_options(o, { batch = 1 })
   load.act, load.kv = "f32", "f32" -- what is measured is not rounded before
   local m = require("pl.model").open(o.model, load)

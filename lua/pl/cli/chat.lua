@@ -8,7 +8,8 @@ local M = { name = "chat", takes = "[MODEL]", about = "talk to a model, or to a 
 function M.options(p)
   common.compute(p, true):args "?"
   common.tiers(p)
-  p:option("--url", "A server with OpenAI's API, in place of a model: http://HOST:PORT."):argname "URL"
+  p:option("--url", "A server with OpenAI's API, in place of a model: http://HOST:PORT."):convert(common.url)
+    :argname "URL"
   p:option("--name", "With --url: the model's name. Default: the first that the server has."):argname "NAME"
   p:option("--key-file", "With --url: the API key is in this file."):argname "FILE"
   p:option("--system", "The system prompt."):argname "TEXT"

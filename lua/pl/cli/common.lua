@@ -5,25 +5,30 @@ local M = {}
 M.acts = { "f32", "bf16", "int8", "int15" }
 M.paths = { "auto", "portable", "avx2", "avx512", "amx", "soft-amx" }
 
+-- What an option's value has to be: a function of the text, which returns the value, or nil, what is wanted instead and
+-- which part of the text is wrong (nil: all of it).
 local function whole(least, most)
   return function(s)
     local n = tonumber(s)
-    if not n or n % 1 ~= 0 or n < least then
-      return nil, ("'%s' is not a whole number of at least %d"):format(s, least)
-    end
-    if most and n > most then return nil, ("'%s' is not a whole number of at most %.0f"):format(s, most) end
-    return n
+    if n and n % 1 == 0 and n >= least and n <= (most or 2 ^ 31 - 1) then return n end
+    if most then return nil, ("want a whole number from %.0f to %.0f"):format(least, most) end
+    return nil, n and n > 2 ^ 31 - 1 and "want a whole number of at most 2147483647"
+      or ("want a whole number of at least %.0f"):format(least)
   end
 end
 M.whole = whole
 
+--- A server's address.
+function M.url(s)
+  if s:find "^https?://[^/]" then return s end
+  return nil, "want http://HOST:PORT"
+end
+
 function M.number(least, most)
   return function(s)
     local n = tonumber(s)
-    if not n or not (n >= least and n <= most) then
-      return nil, ("'%s' is not a number from %g to %g"):format(s, least, most)
-    end
-    return n
+    if n and n >= least and n <= most then return n end
+    return nil, ("want a number from %g to %g"):format(least, most)
   end
 end
 
@@ -33,7 +38,7 @@ function M.list(check)
     local out = {}
     for part in (s .. ","):gmatch "([^,]*)," do
       local v, why = check(part)
-      if v == nil then return nil, why end
+      if v == nil then return nil, why, part end
       out[#out + 1] = v
     end
     return out
@@ -71,7 +76,7 @@ end
 --- those of formats.
 function M.compute(p, bare, no_act)
   local model = M.model(p, no_act)
-  local threads = p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0)):argname "N"
+  local threads = p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0, 1024)):argname "N"
   local path = p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(M.paths)
   if not bare then
     threads:default "0"
@@ -93,7 +98,7 @@ local draws = {
   { "--min-p", "Only tokens at least P times as likely as the likeliest.", M.number(0, 1), "P" },
   { "--top-k", "Only the K likeliest tokens; 0 = all.", whole(0), "K" },
   { "--repetition-penalty", "Above 1: seen tokens are less likely.", M.number(0.01, 100), "X" },
-  { "--seed", "The same seed gives the same text.", whole(0), "S" },
+  { "--seed", "The same seed gives the same text.", whole(0, 2 ^ 53), "S" },
 }
 function M.sampling(p)
   for _, d in ipairs(draws) do p:option(d[1], d[2]):convert(d[3]):argname(d[4]) end
@@ -113,9 +118,26 @@ function M.prof(p)
   p:option("--prof", ("Trace the last %d steps, into a JSON file for chrome://tracing or Perfetto;"
     .. " -: a summary on standard error."):format(PROF_STEPS)):argname "FILE"
 end
-function M.start_prof(o, m) if o.prof then m:prof { steps = PROF_STEPS } end end
+function M.start_prof(o, m)
+  M.will_write(o.prof)
+  if o.prof then m:prof { steps = PROF_STEPS } end
+end
 function M.end_prof(o, m)
   if o.prof == "-" then io.stderr:write(tostring(m:prof()), "\n") elseif o.prof then m:prof():save(o.prof) end
+end
+
+--- A file that is written at the end: raises at once where it has no directory, or is one.
+function M.will_write(path)
+  if not path or path == "-" or require("pl.abi").C.pl_host_may_wait(path) then return end
+  local function is_directory(name)
+    local f = io.open(name .. "/.")
+    if f then f:close() end
+    return f ~= nil
+  end
+  local is = is_directory(path)
+  if is or not is_directory(path:match "^(.*/)" or ".") then
+    error(require("pl.err").new(("%s: %s"):format(path, is and "Is a directory" or "No such file or directory")), 0)
+  end
 end
 
 function M.json(p) p:flag("--json", "Print one JSON object.") end
@@ -159,13 +181,18 @@ end
 --- The prompt that was given, as a text or a list of ids.
 function M.prompt_of(o)
   local given = (o.prompt and 1 or 0) + (o.file and 1 or 0) + (o.ids and 1 or 0)
-  if given ~= 1 then cli.usage "want one of --prompt, --file and --ids" end
+  if given ~= 1 then
+    cli.usage(given == 0 and "no text: want one of --prompt, --file and --ids (--file - is standard input)"
+      or "want one of --prompt, --file and --ids, not several")
+  end
   if o.prompt then return o.prompt end
   if o.file then return file.need(o.file, file.text) end
   local ids = {}
   for part in (o.ids .. ","):gmatch "([^,]*)," do
     local n = tonumber(part)
-    if not n or n % 1 ~= 0 or n < 0 or n > 2 ^ 31 - 1 then cli.usage(("--ids: '%s' is not a token id"):format(part)) end
+    if not n or n % 1 ~= 0 or n < 0 or n > 2 ^ 31 - 1 then
+      cli.usage(("--ids: %s, want token ids: 1,2,3"):format(require("pl.cli.args").show(part)))
+    end
     ids[#ids + 1] = n
   end
   return ids

@@ -11,7 +11,7 @@ function M.options(p)
   p:option("--weights", "With a recipe as MODEL: the GGUF file or directory to load."):argname "PATH"
   p:option("--act", "What activations are rounded to, when the file is run and nothing else is said. Default: the"
     .. " recipe's."):choices(common.acts)
-  p:option("--threads", "CPU threads; 0 = one per core."):convert(common.whole(0)):argname "N":default "0"
+  p:option("--threads", "CPU threads; 0 = one per core."):convert(common.whole(0, 1024)):argname "N":default "0"
   p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(common.paths):default "auto"
   common.json(p)
   p:epilog [[

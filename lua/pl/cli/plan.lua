@@ -13,7 +13,7 @@ function M.options(p)
   p:option("--batch", "Sequences at a time."):convert(common.whole(1)):argname "N"
   p:option("--context", "Tokens of cache per sequence."):convert(common.whole(1)):argname "N"
   p:option("--cache-bytes", "Bytes of the whole cache, in place of --batch times --context tokens.")
-    :convert(common.whole(1)):argname "N"
+    :convert(common.whole(1, 2 ^ 53)):argname "N"
   p:option("--tokens", "Tokens of one step."):convert(common.whole(1)):argname "N"
   common.json(p)
 end

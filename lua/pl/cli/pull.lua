@@ -7,8 +7,11 @@ function M.options(p)
     .. " qwen2.5-coder-0.5b.")
   p:option("--dir", "Where models go, in a folder of their name. Default: perilune's folder in the cache.")
     :argname "DIR"
-  p:option("--hub", "A mirror. Default: HF_ENDPOINT, or the hub itself."):argname "URL"
-  p:option("--revision", "A branch, tag or commit. Default: main."):argname "REV"
+  p:option("--hub", "A mirror. Default: HF_ENDPOINT, or the hub itself."):convert(common.url):argname "URL"
+  p:option("--revision", "A branch, tag or commit. Default: main."):convert(function(s)
+    if s:find "^[%w%-_.]+$" then return s end
+    return nil, "want a branch, tag or commit"
+  end):argname "REV"
   p:option("--token-file", "Read the token for models that want one from this file. Default: HF_TOKEN_PATH.")
     :argname "FILE"
   p:option("--timeout", "Try again where nothing has come for so many seconds. Default: 30.")

@@ -6,7 +6,10 @@ local M = { name = "serve", takes = "MODEL|DEPLOY.lua", about = "serve a model o
 function M.options(p)
   common.compute(p, true)
   common.tiers(p)
-  p:option("--address", "Numeric address to listen on. Default: 127.0.0.1."):argname "ADDRESS"
+  p:option("--address", "Numeric address to listen on. Default: 127.0.0.1."):convert(function(s)
+    if s:find "^[%d.]+$" or s:find "^[%x:.]*:[%x:.]*$" then return s end
+    return nil, "want a numeric one: 127.0.0.1, 0.0.0.0, ::1"
+  end):argname "ADDRESS"
   p:option("--port", "Port; 0 = any free one, which is printed. Default: 8080."):convert(common.whole(0, 65535))
     :argname "N"
   p:option("--name", "What the model is called. Default: the last part of its path."):argname "NAME"
@@ -96,7 +99,10 @@ end
 M.settings_of = settings_of
 
 function M.run(o)
-  if (o.tls_cert == nil) ~= (o.tls_key == nil) then require("pl.cli").usage "want both of --tls-cert and --tls-key" end
+  if (o.tls_cert == nil) ~= (o.tls_key == nil) then
+    require("pl.cli").usage(("--tls-%s: want --tls-%s too"):format(o.tls_cert and "cert" or "key",
+      o.tls_cert and "key" or "cert"))
+  end
   local function log(text) io.stderr:write("perilune: ", text, "\n") end
   local set = settings_of(o, log)
   if set.tls then set.http.cert, set.http.key = require("pl.http").tls_of(set.tls) end

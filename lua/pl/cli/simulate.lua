@@ -20,7 +20,7 @@ local rows = { -- option, its name in pl.simulate, help, least, most, unit, whol
   { "--queue", "queue", "Requests that may wait; more are refused. Not given, with --rate 0: all wait.", 1, 2 ^ 21, "N",
     true },
   { "--cache-tokens", "cache_tokens", "Tokens that the cache holds.", 1, 2 ^ 32, "N", true },
-  { "--page", "page", "Tokens of a page.", 16, 1024, "N", true },
+  { "--page", "page", "Tokens of a page: a multiple of 16.", 16, 1024, "N", true },
   { "--weight-bytes", "weight_bytes", "Bytes read once a step.", 0, 1e18, "N" },
   { "--kv-token-bytes", "kv_token_bytes", "Bytes read per token of context.", 0, 1e18, "N" },
   { "--bytes-s", "bytes_s", "Memory bandwidth.", 1, 1e18, "N" },
@@ -60,7 +60,10 @@ function M.run(o)
   local file, json = require "pl.file", require "pl.json"
   local run = { lengths = o.lengths, policy = o.policy, prefix_cache = not o.no_prefix_cache }
   for _, r in ipairs(rows) do run[r[2]] = o[r[2]] end
-  if (run.page or 64) % 16 ~= 0 then require("pl.cli").usage "--page: want a multiple of 16" end
+  if (run.page or 64) % 16 ~= 0 then
+    require("pl.cli").usage(("--page: '%d', want a multiple of 16"):format(run.page))
+  end
+  common.will_write(o.svg)
   if o.trace then run.trace, run.tenants = simulate.read(o.trace) end
   local f = simulate.run(run)
   if o.svg then file.write(o.svg, simulate.svg(f)) end
