@@ -103,6 +103,7 @@ local function look(path, c)
   if c and c.packed and c.format == "hf" then return of_texts(c.text, path) end
   if c and c.format == "gguf" then return of_gguf(path, c) end
   if is_directory(path) then return of_directory(path) end
+  if path:find "%.safetensors$" then return of_directory(path:match "^(.*)/" or ".") end
   local found = {}
   if path:find "%.json$" then
     local config, why = read_json(path)
@@ -118,8 +119,9 @@ end
 --- unless o.any, if not one of the conversations that it is tried on can be rendered.
 function M.open(path, o)
   o = o or {}
-  local is_checkpoint = path:find "%.perilune$" or path:find "%.gguf$"
-  local opened = not o.checkpoint and is_checkpoint and require("pl.checkpoint").open(path)
+  local checkpoints = require "pl.checkpoint"
+  if not o.checkpoint then checkpoints.need(path) end
+  local opened = not o.checkpoint and checkpoints.is_file(path) and checkpoints.open(path)
   local ok, found, tokens = pcall(look, path, o.checkpoint or opened or nil)
   if opened then opened:close() end
   if not ok then error(found, 0) end

@@ -229,7 +229,39 @@ local function name_it(c)
   return c
 end
 
+--- What a path holds that M.open takes, by a look at how it begins: "hf", "gguf", "packed", or nil.
+function M.kind(path)
+  local C = require("pl.abi").C
+  if C.pl_host_may_wait(path) then return nil end
+  local f = io.open(path, "rb")
+  if not f then return nil end
+  local head, _, code = f:read(8)
+  f:close()
+  if code == 21 or path:find "%.safetensors$" then return "hf" end -- EISDIR
+  return head == "perilune" and "packed" or (head or ""):sub(1, 4) == "GGUF" and "gguf" or nil
+end
+
+--- Is it a file that M.open takes, by its name or by how it begins?
+function M.is_file(path)
+  local kind = M.kind(path)
+  return path:find "%.gguf$" ~= nil or path:find "%.perilune$" ~= nil or kind == "gguf" or kind == "packed"
+    or path:find "%.safetensors$" ~= nil
+end
+
+--- Raises where nothing is at a path, with what fetches a model; a path that cannot be opened is told by who opens it.
+function M.need(path)
+  if require("pl.abi").C.pl_host_may_wait(path) then return end
+  local f, why = io.open(path, "rb")
+  if f then f:close()
+  elseif why:find "No such file" then
+    local name = path:find "^[%w][%w%-_.]*/[%w][%w%-_.]*$" or require("pl.pull").demo[path]
+    err.raise(why, { ("want a GGUF file, a packed one, or a Hugging Face directory; `perilune pull %s` fetches one")
+      :format(name and path or "NAME") })
+  end
+end
+
 function M.open(path)
+  M.need(path)
   local c = open_c(path)
   local missing = {}
   if c.format == "hf" and not c.text "config.json" then missing[1] = "config.json" end

@@ -25,7 +25,11 @@ function M.open(path, o)
   local file = path
   local is_recipe = path:find "%.lua$" or o.weights and require("pl.recipes.text")[path]
   if is_recipe then
-    if not o.weights then
+    if path:find "%.lua$" then checkpoint.need(path) end
+    if path:find "%.lua$" and require("pl.deploy").is(path) then
+      err.raise(('%s is no recipe: it does not require "pl"'):format(path),
+        { "want a recipe or a model; deployment files are for serve, check and plan" })
+    elseif not o.weights then
       err.raise(("%s is a recipe: it needs weights"):format(path),
         { "with  --weights MODEL, or pl.load(path, { weights = MODEL })" })
     elseif o.recipe then

@@ -85,8 +85,9 @@ local function embedded() return require "pl.recipes.text" end
 
 --- A recipe file, or one that comes with perilune by its name ("llama").
 function M.load(path)
-  local text = file.read(path, file.recipe)
+  local text, why = file.read(path, file.recipe)
   if text then return M.load_text(text, path) end
+  if not why:find "No such file" then error(err.new(why), 0) end
   local builtin = embedded()[path]
   if builtin then return M.load_text(builtin, "recipes/" .. path .. ".lua") end
   local names = {}

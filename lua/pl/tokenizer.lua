@@ -13,14 +13,15 @@ local function wrap(out)
 end
 
 function M.open(path, checkpoint)
-  local out = abi.new "pl_tok *[1]"
-  if path:find "%.gguf$" or path:find "%.perilune$"
-    or checkpoint and (checkpoint.format == "gguf" or checkpoint.packed) then
-    local c = checkpoint or require("pl.checkpoint").open(path)
-    check(C.pl_tok_open_ckpt(out, c.ptr, e))
+  local out, checkpoints = abi.new "pl_tok *[1]", require "pl.checkpoint"
+  if checkpoint or checkpoints.is_file(path) then
+    local c = checkpoint or checkpoints.open(path)
+    local rc = C.pl_tok_open_ckpt(out, c.ptr, e)
     if not checkpoint then c:close() end
+    check(rc, { path })
   else
-    check(C.pl_tok_open_hf(out, path, e))
+    checkpoints.need(path)
+    check(C.pl_tok_open_hf(out, path, e), { path })
   end
   return wrap(out)
 end

@@ -1,13 +1,32 @@
--- perilune check: trace a recipe's pools; says what is wrong, with the recipe's own line, or that all is
--- well. Of a packed file: every byte against its digest.
-local M = { name = "check", takes = "RECIPE|DEPLOY.lua|PACKED",
-  about = "check a recipe, a deployment file or a packed file; needs no GPU" }
+-- perilune check: trace a recipe's pools; says what is wrong, with the recipe's own line, or that all is well. Of a
+-- model: that a recipe serves it, with every weight, and that these are numbers. Of a packed file: every byte against
+-- its digest.
+local common, err = require "pl.cli.common", require "pl.err"
+local M = { name = "check", takes = "RECIPE|DEPLOY.lua|MODEL",
+  about = "check a recipe, a deployment file, a model or a packed file; needs no GPU" }
 
 function M.options(p)
-  p:argument("recipe", "A recipe file, the name of one that comes with perilune, a deployment file, or a packed file"
-    .. " (FILE.perilune), which is read as a whole.")
-  p:option("--recipe", "With a packed file that was made with a recipe of your own: that recipe."):target "own"
-    :argname "FILE"
+  p:argument("file", "A recipe (FILE.lua, or the name of one that comes with perilune), a deployment file (FILE.lua), a"
+    .. " GGUF file, a Hugging Face directory, or a packed file (FILE.perilune); models are read as a whole.")
+  p:option("--recipe", "With a model: the recipe to use. Default: by the metadata."):argname "FILE"
+end
+
+-- A model: a recipe that fits it, all weights, each read once.
+local function model(path, recipe)
+  local abi, m = require "pl.abi", require("pl.model").open(path, { recipe = recipe })
+  local C, c, e = abi.C, m.checkpoint, abi.err
+  for _, w in ipairs(m.trace.used) do
+    if C.pl_host_interrupted(true) then err.raise("interrupted", nil, "ECANCEL") end
+    local index = m.infos[w.weight].index
+    local t = c.take(index)
+    local rc = C.pl_ckpt_check_values(t, e)
+    t:close()
+    if rc < 0 then error(err.new(("%s: weight %s: %s"):format(path, c:name_of(w.weight), abi.string(e.msg))), 0) end
+    c.drop(index)
+  end
+  print(("%s: recipe '%s', %d weights, %s: fine"):format(path, m.name, #m.trace.used, require("pl.plan").size(c.bytes)))
+  c:close()
+  return 0
 end
 
 local function packed(path, recipe)
@@ -24,7 +43,7 @@ end
 local function want_directory(dir, what)
   local f = dir and io.open(dir .. "/.")
   if f then f:close()
-  elseif dir then error(require("pl.err").new(("%s: %s: No such file or directory"):format(what, dir)), 0) end
+  elseif dir then error(err.new(("%s: %s: No such file or directory"):format(what, dir)), 0) end
 end
 local function parent(path) return type(path) == "string" and (path:match "^(.*)/" or ".") or nil end
 
@@ -50,13 +69,9 @@ local function deployment(path)
   return 0
 end
 
-function M.run(o)
-  local is_packed = require("pl.pack").is(o.recipe)
-  require("pl.cli.common").only(o, is_packed, "wants a packed file", { { "--recipe", "own" } })
-  if require("pl.deploy").is(o.recipe) then return deployment(o.recipe) end
-  if is_packed then return packed(o.recipe, o.own) end
-  local recipe, err = require "pl.recipe", require "pl.err"
-  local r = recipe.load(o.recipe)
+local function recipe_file(path)
+  local recipe = require "pl.recipe"
+  local r = recipe.load(path)
   local m = recipe.fit(r)
   local names = err.names(r.pools)
   table.sort(names)
@@ -66,6 +81,23 @@ function M.run(o)
       #t.used, m.cache.layers))
   end
   return 0
+end
+
+function M.run(o)
+  local path, kind = o.file, require("pl.checkpoint").kind(o.file)
+  common.only(o, kind, "wants a model", { "recipe" })
+  if kind == "packed" then return packed(path, o.recipe) end
+  if kind then return model(path, o.recipe) end
+  if require("pl.deploy").is(path) then return deployment(path) end
+  if not path:find "%.lua$" and path ~= "-" and not require("pl.abi").C.pl_host_may_wait(path) then
+    local f = io.open(path)
+    if f then
+      f:close()
+      error(err.new(path .. ": neither a model nor Lua", { "want a recipe or a deployment file (FILE.lua), a GGUF"
+        .. " file, a Hugging Face directory, or a packed file" }), 0)
+    end
+  end
+  return recipe_file(path)
 end
 
 return M
