@@ -167,9 +167,14 @@ do
   write("t.jinja", "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}{% if messages[0].role == 'x' %}{{ raise_exception('no x') }}{% endif %}")
   local out, code = call(dir .. "/t.jinja", '{"messages":[{"role":"u","content":"é"}],"kwargs":{"add_generation_prompt":true}}\n\n{"messages":[{"role":"x","content":1}]}\n')
   verdict(code == 0 and out == '{"text":"<u>é\\n<bot>"}\n{"error":"no x","kind":"raised","line":2}\n', "render: " .. out)
-  for input, want in pairs { ["[1]\n"] = "line 1 is not a JSON object", ["{\n"] = "line 1 is not a JSON object: json:" } do
-    out, code = call(dir .. "/t.jinja", input)
-    verdict(code == 1 and out:find(want, 1, true), "render of " .. input .. out)
+  -- what cannot be rendered is an answer too, and the next line has its own
+  for input, want in pairs { ["[1]"] = "not a JSON object", ["{"] = "not a JSON object: json:", ["{}"] = "messages: missing, want a list",
+    ['{"messages":null}'] = "messages: null, want a list", ['{"messages":"Hi"}'] = "messages: \\\"Hi\\\", want a list",
+    ['{"messages":[],"kwargs":3}'] = "kwargs: want an object" } do
+    out, code = call(dir .. "/t.jinja", "\n" .. input .. '\n{"messages":[{"role":"u","content":"b"}]}\n')
+    local first, second = out:match "^(.-)\n(.*)$"
+    verdict(code == 1 and first:find('{"error":"line 2: ' .. want, 1, true) and first:find('"kind":"input","line":null}', 1, true)
+      and second == '{"text":"<u>b\\n"}\n', "render of " .. input .. ": " .. out)
   end
   write("bad.jinja", "a\n{% nope %}")
   out, code = call(dir .. "/bad.jinja", "")
@@ -190,7 +195,7 @@ do
   out, code = call(dir .. " --name x", "")
   verdict(code == 1 and out:find("no chat template 'x'", 1, true) and out:find("default rag", 1, true), "an unknown name: " .. out)
   write("chat_template.jinja", "J{{ strftime_now('%Y') }}")
-  verdict(call(dir .. " --now 2031-02-03", "{}") == '{"text":"J2031"}\n', "a template beside the tokenizer")
+  verdict(call(dir .. " --now 2031-02-03", '{"messages":[]}') == '{"text":"J2031"}\n', "a template beside the tokenizer")
   verdict(select(2, call(dir .. " --now x", "{}")) == 2, "a wrong time is a wrong call")
   out, code = call(dir .. "/t.jinja --probe", "")
   verdict(code == 0 and out:find('opening "<bot>"', 1, true) and out:find("parts   yes", 1, true), "probe: " .. out)
