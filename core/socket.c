@@ -33,17 +33,38 @@ static int new_socket(pl_err *err)
     return fd < 0 ? pl_fail(err, PL_EIO, "socket: %s", strerror(errno)) : fd;
 }
 
+static const char *why_not(int error)
+{
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+        return "nothing is there, want the path that a running server prints";
+    case EACCES:
+    case EPERM:
+        return "permission refused, want the user who runs the server";
+    case ECONNREFUSED:
+        return "nobody listens there any more: its server has ended, start it again";
+    case EAGAIN:
+        return "its server takes no connections for now, try again";
+    default:
+        return strerror(error);
+    }
+}
+
 int pl_sock_connect(int32_t *fd, const char *path, pl_err *err)
 {
     struct sockaddr_un a;
+    struct stat st;
     PL_TRY(address(&a, path, err));
+    if (stat(path, &st) == 0 && !S_ISSOCK(st.st_mode)) /* it would be called refused */
+        return pl_fail(err, PL_EIO, "not a socket, want the path that the server prints");
     const int s = new_socket(err);
     if (s < 0) return s;
     int rc = PL_OK;
     if (connect(s, (const struct sockaddr *)&a, sizeof a) < 0)
-        rc = pl_fail(err, PL_EIO, "%.140s: %s", path, strerror(errno));
+        rc = pl_fail(err, PL_EIO, "%s", why_not(errno));
     else if (!same_user(s))
-        rc = pl_fail(err, PL_EIO, "%.140s: another user listens there", path);
+        rc = pl_fail(err, PL_EIO, "another user's server listens there, want the user who runs it");
     if (rc < 0)
         close(s);
     else

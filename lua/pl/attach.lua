@@ -312,7 +312,7 @@ Attach.__index = Attach
 --- Listens for the server s. Raises where the path cannot be used.
 function M.open(s, path)
   local fd = abi.new "int32_t[1]"
-  check(C.pl_sock_listen(fd, path, e))
+  check(C.pl_sock_listen(fd, path, e), { "the socket of `perilune attach`; --socket names another path, or none" })
   local self = setmetatable({ server = s, path = path, fd = fd[0], conns = {}, n = 0,
     groups = abi.new("int32_t[1]", { -1 }), buffer = abi.new("char[?]", 65536) }, Attach)
   check(C.pl_sock_watch(self.groups, self.fd, true, e))
@@ -440,42 +440,57 @@ function M.path(port, dir)
   return ("%s/perilune-%d.sock"):format((where:gsub("/+$", "")), port)
 end
 
---- A connection to a server's socket: { call(text, json) }.
-function M.connect(path, write)
-  local fd = abi.new "int32_t[1]"
-  check(C.pl_sock_connect(fd, path, e))
+local MAX_ANSWER, PATIENCE_S = 2 ^ 23, 10
+
+--- A connection to a server's socket: { hello, call(text, json), close() }. told(text), if given, hears of a server
+--- that takes long to answer.
+function M.connect(path, write, told)
+  local fd, hello = abi.new "int32_t[1]", nil
+  local function fail(why) error(err.new(("attach: %s: %s"):format(path, why)), 0) end
+  local function stranger() fail "no perilune listens there, want the path that the server prints" end
+  local function wait(on, seconds)
+    if C.pl_host_wait(on, seconds) == C.PL_ECANCEL then err.raise("interrupted", nil, "ECANCEL") end
+  end
+  if C.pl_sock_connect(fd, path, e) < 0 then fail(abi.string(e.msg)) end
   local buffer, held = abi.new("char[?]", 65536), ""
   local function ask(t)
-    local text = json.encode(t) .. "\n"
+    local text, since, silent = json.encode(t) .. "\n", C.pl_now_s(), told
     while text ~= "" do
       local n = tonumber(C.pl_sock_write(fd[0], text, #text))
-      if n == C.PL_EBUSY then
-        C.pl_host_wait(-1, 0.01)
-      elseif n < 0 then
-        break -- its last words may say why
-      else
-        text = text:sub(n + 1)
-      end
+      if n == C.PL_EBUSY then wait(-1, 0.01)
+      elseif n < 0 then break -- its last words may say why
+      else text = text:sub(n + 1) end
     end
     while true do
       local stop = held:find("\n", 1, true)
       if stop then
         local line = held:sub(1, stop - 1)
         held = held:sub(stop + 1)
-        return json.decode(line)
+        local ok, answer = pcall(json.decode, line)
+        if not ok or type(answer) ~= "table" then stranger() end
+        return answer
       end
       local n = tonumber(C.pl_sock_read(fd[0], buffer, 65536))
       if n > 0 then
         held = held .. abi.string(buffer, n)
+        if #held > MAX_ANSWER then stranger() end
       elseif n == C.PL_EBUSY then
-        if C.pl_host_wait(fd[0], 1) == C.PL_ECANCEL then err.raise("interrupted", nil, "ECANCEL") end
+        wait(fd[0], 1)
+        if silent and C.pl_now_s() - since > PATIENCE_S then
+          silent(("attach: %s: no answer yet: a step takes long, or the server is stopped; Ctrl-C leaves"):format(path))
+          silent = nil
+        end
+      elseif hello then
+        fail "the server went away without an answer: see its log, and attach again when it runs"
       else
-        error(err.new(path .. ": the server has closed the connection"), 0)
+        fail "it was closed at once: the server is about to end, or no perilune"
       end
     end
   end
-  local hello = ask { write = write == true }
-  if not hello.ok then error(err.new(tostring(hello.error)), 0) end
+  local greeting = ask { write = write == true }
+  if greeting.ok == false then fail("refused: " .. tostring(greeting.error)) end
+  if type(greeting.model) ~= "string" or type(greeting.help) ~= "string" then stranger() end
+  hello = greeting
   return { hello = hello, call = function(text, as_json) return ask { eval = text, json = as_json } end,
     close = function() C.pl_sock_close(fd[0]) end }
 end

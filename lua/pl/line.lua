@@ -18,6 +18,14 @@ function M.read(prompt, words)
   return line
 end
 
+--- What a line asks of a session and not of Lua, as people are used to: "quit", "help" or nil; and the name that it
+--- would be in Lua, if it could be one.
+local asks = { quit = "quit", exit = "quit", help = "help" }
+function M.asks(text)
+  local word = text:match "^%s*(%a+)%s*$" or text:match "^%s*(%a+)%s*%(%s*%)%s*$"
+  return asks[word or text:match "^%s*[:/](%a+)%s*$"], word
+end
+
 --- The lines of earlier sessions, from `name` in the user's directory of states; returns a function that keeps those of
 --- this one.
 function M.history(name)

@@ -15,7 +15,7 @@ m:generate { prompt = "..." }  also max_tokens, temperature, top_p, seed, ...
 c = m:talk { system = "..." }; c:say "Hello"     a conversation
 m:score "TEXT"   m:logits "TEXT"   m:embed "TEXT"   m:plan()   m:tokenizer():encode "TEXT"   m:close()
 op.add(pl.tensor { { 1, 2 } }, pl.tensor { { 3, 4 } })   any op of a recipe, on real tensors
-Any other Lua too. TAB completes, Ctrl-C stops a generation, Ctrl-D leaves.]]
+Any other Lua too. TAB completes, Ctrl-C stops a generation, Ctrl-D or `quit` leaves.]]
 end })
 
 -- The user's environment: Lua's own globals, pl, and short names.
@@ -164,14 +164,25 @@ end
 
 -- Input -----------------------------------------------------------------------------------------------------
 
+-- "quit" or "help", where a chunk begins with such a line and the session has no variable of that name.
+local function asked(text, env)
+  local what, word = line.asks(text)
+  if what and word and (rawget(env, word) or help) ~= help then return nil end
+  if what == "help" then print(tostring(help)) end
+  return what
+end
+
 local function interactive(env)
   local keep = line.history "history"
-  print(("perilune %s   %s   help tells more, Ctrl-D leaves"):format(abi.version(),
+  print(("perilune %s   %s   help tells more, Ctrl-D or quit leaves"):format(abi.version(),
     require("pl.dev").get():describe()))
   local text
   while true do
     local more, why = line.read(text and ">> " or "> ", safely(words, env) or "")
     if not more and not why then break end
+    local what = more and not text and asked(more, env)
+    if what == "quit" then break end
+    if what then more = "" end
     text = more and (text and text .. "\n" .. more or more) or "" -- Ctrl-C: what was begun is dropped
     if text:find "%S" then
       local f, msg = compile(text, env)
@@ -193,7 +204,9 @@ end
 local function piped(env)
   local text
   for more in files.lines(files.line) do
-    text = text and text .. "\n" .. more or more
+    local what = not text and asked(more, env)
+    if what == "quit" then return 0 end
+    text = text and text .. "\n" .. more or not what and more or ""
     local f, msg = compile(text, env)
     if f then
       text = nil
@@ -228,6 +241,7 @@ function M.main(args)
   if args[1] == "-e" then
     if not args[2] then require("pl.cli").usage "-e wants a text" end
     if args[3] then require("pl.cli").usage "-e TEXT takes no arguments" end
+    if asked(args[2], env) then return 0 end
     local f, msg = compile(args[2], env)
     if not f then error(err.new(msg), 0) end
     return run(f) and 0 or 1

@@ -248,8 +248,82 @@ ok(run("--write --policy " .. policy):find "\n1\n$", "--policy: no Lua")
 ok(run "--write --policy /nonexistent.lua":find "No such file.*\n1\n$", "--policy: no file")
 eq(ask "policy().name".value, name, "nothing has changed")
 os.remove(policy)
-ok(io.popen(("%s/perilune attach /nonexistent.sock 2>&1"):format(os.getenv "PL_BUILD" or "build")):read "*a"
-  :find "No such file", "no socket")
+
+-- paths at which no server is: each is told with the path, and what is wanted
+local here = os.tmpname()
+os.remove(here)
+assert(os.execute("mkdir " .. here) == 0)
+local function attached(path, with, before)
+  local p = io.popen(("%s %s/perilune attach %s %s </dev/null 2>&1; echo $?"):format(before or "",
+    os.getenv "PL_BUILD" or "build", path, with or "--eval 1"))
+  local out = p:read "*a"
+  p:close()
+  return out
+end
+local function told(path, want, before)
+  local out = attached(path, nil, before)
+  ok(out:find("perilune: attach: " .. path .. ": " .. want, 1, true) and out:find "\n1\n$", ("%s: %s"):format(want, out))
+end
+told(here .. "/none.sock", "nothing is there, want the path that a running server prints")
+told(here, "not a socket, want the path that the server prints")
+os.execute("echo >" .. here .. "/file")
+told(here .. "/file", "not a socket")
+told(here .. "/file/x", "nothing is there")
+told(here .. "/" .. ("x"):rep(120), "socket: a path of")
+if os.execute "setpriv --reuid 65534 true 2>/dev/null" == 0
+  and os.execute("setpriv --reuid 65534 test -x " .. (os.getenv "PL_BUILD" or "build") .. "/perilune") == 0 then
+  told(sock, "permission refused, want the user who runs the server", "setpriv --reuid 65534")
+end
+for field, want in pairs { ['socket = "none"'] = 'socket = "none": its server has no socket',
+  ["port = 0"] = "port = 0: want the socket, whose path the server prints" } do
+  local deploy = io.open(here .. "/d.lua", "w")
+  deploy:write('return { model = "tests/data/tiny-llama", ', field, " }\n")
+  deploy:close()
+  told(here .. "/d.lua", want)
+end
+do -- what listens there says something else, nothing, or goes in the middle
+  local path, listener = here .. "/own.sock", abi.new "int32_t[1]"
+  local out = here .. "/out"
+  abi.check(C.pl_sock_listen(listener, path, e))
+  local function against(answers, want)
+    os.execute(("(%s/perilune attach %s --eval 1 >%s 2>&1; echo $? >>%s; mv %s %s.done) </dev/null &"):format(
+      os.getenv "PL_BUILD" or "build", path, out, out, out, out))
+    local fd = C.PL_EBUSY
+    for _ = 1, 500 do
+      fd = C.pl_sock_accept(listener[0])
+      if fd >= 0 then break end
+      client.sleep(0.02)
+    end
+    for _, text in ipairs(answers) do
+      client.sleep(0.05)
+      C.pl_sock_write(fd, text, #text)
+    end
+    C.pl_sock_close(fd)
+    local said = ""
+    for _ = 1, 500 do
+      local f = io.open(out .. ".done")
+      if f then
+        said = f:read "*a"
+        f:close()
+        os.remove(out .. ".done")
+        break
+      end
+      client.sleep(0.02)
+    end
+    ok(said:find(("perilune: attach: %s: %s"):format(path, want), 1, true) and said:find "\n1\n$", ("%s: %s"):format(want, said))
+  end
+  local hello = '{"ok":true,"model":"m","version":"1","help":"h","write":false}\n'
+  against({}, "it was closed at once")
+  against({ "HTTP/1.1 400 Bad Request\r\n\r\n" }, "no perilune listens there")
+  against({ '{"ok":true}\n' }, "no perilune listens there")
+  against({ '{"ok":false,"error":"32 connections, want fewer"}\n' }, "refused: 32 connections, want fewer")
+  against({ hello }, "the server went away without an answer")
+  against({ hello, '{"ok":tr' }, "the server went away without an answer")
+  C.pl_sock_close(listener[0])
+  told(path, "nobody listens there any more: its server has ended, start it again")
+end
+os.execute("rm -r " .. here)
+ok(attached(sock, "", "printf 'quit\\n1 + 1\\n' |") == "0\n", "quit leaves")
 
 -- drain ends it, and takes the socket away; one that is left behind makes way
 ok(change "drain()".ok, "drain")
@@ -259,6 +333,8 @@ s = client.serve(args)
 s.signal(9)
 s.wait()
 ok(os.rename(sock, sock), "it is left")
+ok(io.popen(("%s/perilune attach %s 2>&1"):format(os.getenv "PL_BUILD" or "build", sock)):read "*a"
+  :find("nobody listens there any more", 1, true), "killed")
 s = client.serve(args)
 ok(attach.connect(sock).call("1", true).value == 1, "and taken")
 s.signal(15)

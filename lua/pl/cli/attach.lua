@@ -17,6 +17,11 @@ local function path_of(o)
   if o.socket and not o.socket:find "%.lua$" then return o.socket end
   if o.socket then
     local s = require("pl.deploy").settings(require("pl.deploy").read(o.socket))
+    if s.socket == false then
+      error(err.new(('attach: %s: socket = "none": its server has no socket'):format(o.socket)), 0)
+    elseif not s.socket and s.http.port == 0 then
+      error(err.new(("attach: %s: port = 0: want the socket, whose path the server prints"):format(o.socket)), 0)
+    end
     return s.socket or attach.path(s.http.port, s.dir)
   end
   local port = o.port or 8080
@@ -51,7 +56,7 @@ function M.run(o)
   common.only(o, not o.socket, "the socket is given already", { "port" })
   common.only(o, o.write, "wants --write", { "policy" })
   common.only(o, not o.policy, "want one of --eval and --policy", { "eval" })
-  local c = attach.connect(path_of(o), o.write)
+  local c = attach.connect(path_of(o), o.write, function(text) io.stderr:write("perilune: ", text, "\n") end)
   if o.policy then
     local text, why = files.read(o.policy, files.recipe)
     if not text then error(err.new(why), 0) end
@@ -59,12 +64,14 @@ function M.run(o)
   end
   if o.eval then return show(c.call(o.eval, o.json), o.json) end
   if C.pl_host_is_tty(0) then
-    print(("%s, perilune %s%s   help tells more, Ctrl-D leaves"):format(c.hello.model, c.hello.version,
+    print(("%s, perilune %s%s   help tells more, Ctrl-D or quit leaves"):format(c.hello.model, c.hello.version,
       o.write and ", for writing" or ""))
   end
   local code = 0
   for text in lines(o.write and "attach! " or "attach> ") do
-    if text:find "^%s*help%s*$" then print(c.hello.help)
+    local what = line.asks(text)
+    if what == "quit" then break end
+    if what then print(c.hello.help)
     elseif text:find "%S" then code = math.max(code, show(c.call(text, o.json), o.json)) end
   end
   c.close()
