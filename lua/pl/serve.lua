@@ -30,7 +30,8 @@ end
 route("GET", "/v1/models", function(s, r) s.http:json(r.id, 200, { object = "list", data = json.list { card(s) } }) end)
 route("GET", "/v1/models/*", function(s, r, name)
   if name ~= s.model.name then
-    error(openai.refusal("no such model", { status = 404, param = "model", code = "model_not_found" }), 0)
+    error(openai.refusal(("no model '%s', this server has '%s'"):format(err.printable(name):sub(1, 100), s.model.name),
+      { status = 404, param = "model", code = "model_not_found" }), 0)
   end
   s.http:json(r.id, 200, card(s))
 end)
@@ -74,7 +75,13 @@ end
 function Server:dispatch(r)
   local model = r.path:match "^/v1/models/(.+)$"
   local known = routes[model and "/v1/models/*" or r.path]
-  if not known then error(openai.refusal("no such path", { status = 404 }), 0) end
+  if not known then
+    local names = err.names(routes)
+    table.sort(names)
+    local near = err.closest(r.path, names)
+    error(openai.refusal(("no path '%s'"):format(err.printable(r.path):sub(1, 200))
+      .. (near and (", did you mean '%s'?"):format(near) or ""), { status = 404 }), 0)
+  end
   local f = known[r.method == "HEAD" and "GET" or r.method] -- to HEAD the library sends no body
   if f then return f(self, r, model) end
   local may = allowed(known)

@@ -67,6 +67,13 @@ do
   eq(t.version, pl.version(), "version")
   status, t = call("GET", "/nothing")
   ok(status == 404 and t.error.type == "not_found_error", "404")
+  for where, want in pairs { ["/v1/chat/completion"] = "completion', did you mean '/v1/chat/completions'?",
+    ["/xyz%C3%A9"] = "no path '/xyz\195\169'", ["/"] = "no path '/'" } do
+    local code, body = call("GET", where)
+    ok(code == 404 and body.error.message:find(want, 1, true), where .. ": " .. tostring(body.error.message))
+  end
+  _, t = call("GET", "/v1/models/other")
+  eq(t.error.message, "no model 'other', this server has 'tiny-llama'", "404 of a model")
   eq(call("GET", COMPLETE), 405, "405")
   -- each route with each method: an answer, or a 405 that says which ones there are
   local get, posts = "GET, HEAD, OPTIONS", "OPTIONS, POST"
