@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -170,6 +171,30 @@ int pl_host_write(const char *path, const void *data, int64_t n, pl_err *err)
     pl_newfile f;
     PL_TRY(pl_newfile_open(&f, path, true, err));
     return pl_newfile_close(&f, pl_newfile_write(&f, data, n, err), err);
+}
+
+int pl_host_hold(int32_t *fd, const char *path, pl_err *err)
+{
+    struct stat held, there;
+    *fd = -1;
+    const int own = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+    if (own < 0) return pl_fail(err, PL_EIO, "%.160s: %s", path, strerror(errno));
+    if (flock(own, LOCK_EX | LOCK_NB) < 0) {
+        const bool busy = errno == EWOULDBLOCK;
+        close(own);
+        return busy ? PL_EBUSY : PL_OK;
+    }
+    if (fstat(own, &held) < 0 || stat(path, &there) < 0 || held.st_dev != there.st_dev || held.st_ino != there.st_ino) {
+        close(own);
+        return PL_EBUSY;
+    }
+    *fd = own;
+    return PL_OK;
+}
+
+void pl_host_let_go(int32_t fd)
+{
+    if (fd >= 0) close(fd);
 }
 
 int pl_host_log(int32_t *fd, const char *path, pl_err *err)

@@ -70,6 +70,11 @@ class Hub(http.server.BaseHTTPRequestHandler):
                 time.sleep(8)
             self.close_connection = True
             return
+        if mode == "slow":  # whoever asks twice has not seen that another one is at work
+            self.answer(status, body[:100000], Content_Length=str(len(body)), **headers)
+            self.wfile.flush()
+            time.sleep(1.5)
+            return self.wfile.write(body[100000:])
         self.answer(status, body, **headers)
 
     def list(self, mode):

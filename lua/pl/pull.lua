@@ -1,6 +1,7 @@
 -- Models from the Hugging Face hub, or a mirror of it. What to fetch is chosen from the hub's own list of the files of
 -- a repository, which has their sizes and, for large ones, their sha256. A file is written beside its name, as
--- NAME.HASH.part, and gets its name when it is whole and right; a second start goes on where the first one stopped.
+-- NAME.HASH.part, and gets its name when it is whole and right; a second start goes on where the first one stopped, and
+-- waits while that one is still at work.
 local abi, err, json, client = require "pl.abi", require "pl.err", require "pl.json", require "pl.client"
 local C, e, check = abi.C, abi.err, abi.check
 local M = {}
@@ -158,6 +159,12 @@ end
 local hopeless = { [1] = true, [3] = true, [4] = true, [47] = true, [51] = true, [58] = true, [59] = true, [60] = true,
   [77] = true, [83] = true, [90] = true, [91] = true }
 
+-- From the first byte again; the file stays, as it is held.
+local function empty(part)
+  local f = io.open(part, "wb")
+  if f then f:close() end
+end
+
 -- One try: appends to the part what comes. Returns nil when all is there; else why it broke off, and whether another
 -- try makes no sense.
 local function fetch(c, o, f, url, part)
@@ -213,7 +220,7 @@ local function fetch(c, o, f, url, part)
   if how == "cancelled" then err.raise("interrupted; the next start goes on from here", nil, "ECANCEL") end
   if why then return why, final end
   if status == 416 then
-    os.remove(part)
+    empty(part)
     return "the server does not have that part"
   end
   if not out then
@@ -224,23 +231,16 @@ local function fetch(c, o, f, url, part)
   return have < f.size and ("%d of %d bytes"):format(have, f.size) or nil
 end
 
--- Fetches one file; returns its path.
-local function get(c, o, f, repo, commit, dir)
-  local target = dir .. "/" .. f.path
-  if size_of(target) == f.size and (not f.sha256 or sha256(target) == f.sha256) then return target, true end
-  local part = ("%s.%s.part"):format(target, f.sha256 and f.sha256:sub(1, 12) or "whole")
-  os.execute("mkdir -p " .. quoted(target:match "^(.*)/"))
-  local url = ("%s/%s/resolve/%s/%s"):format(o.hub, repo, commit, (f.path:gsub("[^%w%-_./]", function(ch)
-    return ("%%%02X"):format(ch:byte())
-  end)))
+-- Tries until the part is whole and right.
+local function fetch_all(c, o, f, url, part)
   local tries, again = 0, false
   while true do
     local before = f.sha256 and size_of(part) or 0
     local why, final = fetch(c, o, f, url, part)
     if not why then
       local sum = f.sha256 and sha256(part)
-      if sum == f.sha256 or not f.sha256 and size_of(part) == f.size then break end
-      os.remove(part)
+      if sum == f.sha256 or not f.sha256 and size_of(part) == f.size then return end
+      empty(part)
       -- what an earlier start left may be wrong: once more from the first byte
       if before == 0 or again then fail("%s: sha256 %s, want %s", f.path, sum or "unknown", f.sha256 or "unknown") end
       again = true
@@ -252,9 +252,47 @@ local function get(c, o, f, repo, commit, dir)
       pause(M.pause * 2 ^ (tries - 1))
     end
   end
-  local ok, why = os.rename(part, target)
-  if not ok then fail("%s", why) end
-  os.execute(("rm -f %s.%s.part"):format(quoted(target), ("?"):rep(12))) -- of other revisions, that were not finished
+end
+
+-- Holds a part, so that no other pull writes to it; waits for one that does. Returns what gives it up, and whether it
+-- waited.
+local function hold(o, f, part)
+  local fd, waited = abi.new "int32_t[1]", false
+  while true do
+    local rc = C.pl_host_hold(fd, part, e)
+    if rc ~= C.PL_EBUSY then
+      check(rc)
+      return function() C.pl_host_let_go(fd[0]) end, waited
+    end
+    if not waited then o.say(f.path .. ": another pull is at work on it; waiting for that one, Ctrl-C leaves") end
+    waited = true
+    pause(0.2)
+  end
+end
+
+-- Fetches one file; returns its path.
+local function get(c, o, f, repo, commit, dir)
+  local target = dir .. "/" .. f.path
+  local function is_there() return size_of(target) == f.size and (not f.sha256 or sha256(target) == f.sha256) end
+  if is_there() then return target end
+  local part = ("%s.%s.part"):format(target, f.sha256 and f.sha256:sub(1, 12) or "whole")
+  os.execute("mkdir -p " .. quoted(target:match "^(.*)/"))
+  local url = ("%s/%s/resolve/%s/%s"):format(o.hub, repo, commit, (f.path:gsub("[^%w%-_./]", function(ch)
+    return ("%%%02X"):format(ch:byte())
+  end)))
+  local let_go, waited = hold(o, f, part)
+  local ok, why = pcall(function()
+    if waited and is_there() then return end
+    fetch_all(c, o, f, url, part)
+    local done, problem = os.rename(part, target)
+    if not done then fail("%s", problem) end
+  end)
+  if size_of(part) == 0 then os.remove(part) end
+  let_go()
+  if not ok then error(why, 0) end
+  -- those of other revisions, that were not finished and that nobody is at work on
+  os.execute(("for p in %s.%s.part; do [ ! -f \"$p\" ] || flock -n \"$p\" rm -f \"$p\"; done"):format(quoted(target),
+    ("?"):rep(12)))
   return target
 end
 

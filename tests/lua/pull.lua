@@ -115,6 +115,41 @@ ok(said:find(file_of "resume", 1, true) and shell("ls " .. file_of("resume", "")
   "parts of other revisions: " .. said)
 os.remove(file_of("resume", "x.part"))
 
+-- two at once: the second waits, and finds what the first one has fetched; where that one is killed, it goes on
+local function begin(mode, k)
+  os.execute(("(%s pull a/b --hub http://127.0.0.1:%s/%s --dir %s/%s >%s/out%d 2>&1 & echo $! >%s/pid%d; wait $!;"
+    .. " echo $? >>%s/out%d) 2>/dev/null &"):format(perilune, port, mode, dir, mode, dir, k, dir, k, dir, k))
+end
+local function until_(f)
+  for _ = 1, 400 do
+    if f() then return true end
+    os.execute "sleep 0.05"
+  end
+end
+local function ended(k) return (read(dir .. "/out" .. k) or ""):match "\n(%d+)\n$" end
+for k = 1, 3 do begin("slow", k) end
+ok(until_(function() return ended(1) and ended(2) and ended(3) end), "three at once: they end")
+local waited = 0
+for k = 1, 3 do
+  local out = read(dir .. "/out" .. k)
+  ok(out:find(file_of "slow" .. "\n0\n", 1, true), "three at once: " .. out)
+  if out:find("m-Q4_K_M.gguf: another pull is at work on it", 1, true) then waited = waited + 1 end
+end
+ok(waited == 2, "three at once: two wait: " .. waited)
+ok(asked "slow" == "-", "three at once: one fetches: " .. asked "slow")
+ok(shell("ls " .. file_of("slow", "")) == "m-Q4_K_M.gguf\n", "three at once: nothing else is left")
+ok(shell("sha256sum " .. file_of "slow"):find(sha, 1, true), "three at once: the file is right")
+os.remove(file_of "slow")
+local own = file_of("slow", "m-Q4_K_M.gguf." .. sha:sub(1, 12) .. ".part")
+begin("slow", 1)
+ok(until_(function() return #(read(own) or "") > 90000 end), "one of two: begun")
+begin("slow", 2)
+ok(until_(function() return (read(dir .. "/out2") or ""):find "another pull" end), "one of two: the second waits")
+os.execute(("kill -9 $(cat %s/pid1)"):format(dir))
+ok(until_(function() return ended(2) end), "one of two is killed: the other one ends")
+ok(read(dir .. "/out2"):find(file_of "slow" .. "\n0\n", 1, true), "one of two is killed: " .. read(dir .. "/out2"))
+ok(asked("slow"):find "^%- %- bytes=9%d+%-$", "one of two is killed: the other goes on: " .. asked "slow")
+
 wrong("once", "sha256")
 wrong("rotten", "sha256")
 ok(asked "rotten" == "-", "rotten: what was fetched as a whole is not fetched again: " .. asked "rotten")

@@ -69,6 +69,16 @@ expect("m = pl.load 'tests/data/tiny-llama'; m:generate { prompt = { 333 }, max_
 -- an error or a break within each_layer leaves no layer behind
 expect("for i in pl.each_layer(2) do error 'x' end\nrequire('pl.trace').layer()\n", "nil\n", "x")
 expect("for i in pl.each_layer(2) do break end\nrequire('pl.trace').layer()\n", "nil\n")
+-- what people type to leave, and to be helped; a variable of that name is one
+for _, word in ipairs { "quit", "exit", "quit()", " exit ( ) ", "/quit", ":exit" } do expect("1\n" .. word .. "\n2\n", "1\n") end
+for _, word in ipairs { "help", "help()", "/help" } do
+  local shown = session(word .. "\n1\n")
+  verdict(shown:find("m = pl.load", 1, true) and shown:find "leaves%.\n1\n$", word .. ": " .. shown)
+end
+expect("quit = 5\nquit\n", "5\n")
+expect("function exit() return 7 end\nexit()\n", "7\n")
+expect("for i = 1, 1 do\nquit = i\nend\nquit\n", "1\n")
+verdict(session("", "-e quit") == "" and session("", "-e help"):find "pl.load", "-e quit, -e help")
 -- forward, eagerly, gives what the program gives
 expect([[m = pl.load('tests/data/tiny-llama', { act = 'f32' }); require("pl.tensor").act = "f32"
 w, kv = m:tree(), m:kv()
