@@ -79,14 +79,15 @@ function Server:dispatch(r)
     local names = err.names(routes)
     table.sort(names)
     local near = err.closest(r.path, names)
-    error(openai.refusal(("no path '%s'"):format(err.printable(r.path):sub(1, 200))
-      .. (near and (", did you mean '%s'?"):format(near) or ""), { status = 404 }), 0)
+    error(openai.refusal(("no path '%s', %s"):format(err.printable(r.path):sub(1, 200), near
+      and ("did you mean '%s'?"):format(near) or "want one of " .. table.concat(names, " ")), { status = 404 }), 0)
   end
   local f = known[r.method == "HEAD" and "GET" or r.method] -- to HEAD the library sends no body
   if f then return f(self, r, model) end
   local may = allowed(known)
   if r.method == "OPTIONS" then return self.http:answer(r.id, 204, "", "Allow: " .. may .. "\n") end
-  error(openai.refusal("want one of " .. may, { status = 405, allow = may }), 0)
+  local what = ("%s %s: want one of %s"):format(r.method, r.path:sub(1, 200), may)
+  error(openai.refusal(what, { status = 405, allow = may }), 0)
 end
 
 function Server:reply(id, status, text, headers)
