@@ -440,6 +440,14 @@ function M.path(port, dir)
   return ("%s/perilune-%d.sock"):format((where:gsub("/+$", "")), port)
 end
 
+--- Does a server listen at this path?
+function M.is_live(path)
+  local fd = abi.new "int32_t[1]"
+  local rc = C.pl_sock_connect(fd, path, e)
+  if rc >= 0 then C.pl_sock_close(fd[0]) end
+  return rc >= 0
+end
+
 local MAX_ANSWER, PATIENCE_S = 2 ^ 23, 10
 
 --- A connection to a server's socket: { hello, call(text, json), close() }. told(text), if given, hears of a server

@@ -11,7 +11,9 @@ function M.open(o)
   local opts, out = abi.new "pl_http_opts", abi.new "pl_http *[1]"
   C.pl_http_defaults(opts)
   for k, v in pairs(o) do opts[k] = v end
-  check(C.pl_http_open(out, opts, e))
+  local rc = C.pl_http_open(out, opts, e)
+  local in_use = rc < 0 and abi.string(e.msg):find "in use"
+  check(rc, in_use and { "--port names another one, 0 takes any that is free" } or nil)
   return setmetatable({ ptr = abi.gc(out[0], C.pl_http_close), request = abi.new "pl_http_request",
     port = C.pl_http_port(out[0]) }, Http)
 end

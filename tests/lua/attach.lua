@@ -265,6 +265,11 @@ local function told(path, want, before)
   ok(out:find("perilune: attach: " .. path .. ": " .. want, 1, true) and out:find "\n1\n$", ("%s: %s"):format(want, out))
 end
 told(here .. "/none.sock", "nothing is there, want the path that a running server prints")
+do
+  local out = attached("", "--port 1 --eval 1")
+  ok(out:find "attach: [^\n]*/perilune%-1.sock: nothing is there, want %-%-port N, a socket, or a deployment file\n"
+    and out:find "\n1\n$", "--port: " .. out)
+end
 told(here, "not a socket, want the path that the server prints")
 os.execute("echo >" .. here .. "/file")
 told(here .. "/file", "not a socket")
@@ -282,7 +287,7 @@ for field, want in pairs { ['socket = "none"'] = 'socket = "none": its server ha
   told(here .. "/d.lua", want)
 end
 do -- what listens there says something else, nothing, or goes in the middle
-  local path, listener = here .. "/own.sock", abi.new "int32_t[1]"
+  local path, listener = here .. "/perilune-77.sock", abi.new "int32_t[1]"
   local out = here .. "/out"
   abi.check(C.pl_sock_listen(listener, path, e))
   local function against(answers, want)
@@ -312,6 +317,9 @@ do -- what listens there says something else, nothing, or goes in the middle
     end
     ok(said:find(("perilune: attach: %s: %s"):format(path, want), 1, true) and said:find "\n1\n$", ("%s: %s"):format(want, said))
   end
+  local out_of = attached("", "--port 1 --eval 1", "XDG_RUNTIME_DIR=" .. here)
+  ok(out_of:find("servers listen at " .. path .. "\n", 1, true), "the sockets of servers: " .. out_of)
+  C.pl_sock_close(C.pl_sock_accept(listener[0]))
   local hello = '{"ok":true,"model":"m","version":"1","help":"h","write":false}\n'
   against({}, "it was closed at once")
   against({ "HTTP/1.1 400 Bad Request\r\n\r\n" }, "no perilune listens there")

@@ -25,11 +25,17 @@ local function path_of(o)
     return s.socket or attach.path(s.http.port, s.dir)
   end
   local port = o.port or 8080
-  for _, beside in ipairs { false, "." } do
-    local path = attach.path(port, beside or nil)
+  local usual = attach.path(port)
+  for _, path in ipairs { usual, attach.path(port, ".") } do
     if os.rename(path, path) then return path end -- it is there
   end
-  return attach.path(port)
+  local p, live = io.popen("ls -d '" .. usual:match("^(.*)/"):gsub("'", "'\\''") .. "'/perilune-*.sock 2>/dev/null"), {}
+  for path in p:lines() do
+    if #live < 5 and attach.is_live(path) then live[#live + 1] = path end
+  end
+  p:close()
+  error(err.new(("attach: %s: nothing is there, want --port N, a socket, or a deployment file"):format(usual),
+    { #live > 0 and "servers listen at " .. table.concat(live, " ") or "a server prints the path of its socket" }), 0)
 end
 
 -- Shows an answer; returns the exit code.
