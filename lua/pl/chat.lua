@@ -64,7 +64,9 @@ end
 
 local function of_directory(dir)
   return of_texts(function(name)
-    return (file.read(dir .. "/" .. name, name == "chat_template.jinja" and template.LARGEST or file.text))
+    local text, why = file.read(dir .. "/" .. name, name == "chat_template.jinja" and template.LARGEST or file.text)
+    if not text and not why:find "No such file" then error(err.new(why), 0) end
+    return text
   end, dir)
 end
 

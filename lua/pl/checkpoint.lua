@@ -248,12 +248,14 @@ function M.is_file(path)
     or path:find "%.safetensors$" ~= nil
 end
 
---- Raises where nothing is at a path, with what fetches a model; a path that cannot be opened is told by who opens it.
+--- Raises where a path cannot be opened; where nothing is there, with what fetches a model.
 function M.need(path)
   if require("pl.abi").C.pl_host_may_wait(path) then return end
   local f, why = io.open(path, "rb")
   if f then f:close()
-  elseif why:find "No such file" then
+  elseif not why:find "No such file" then
+    err.raise(why)
+  else
     local name = path:find "^[%w][%w%-_.]*/[%w][%w%-_.]*$" or require("pl.pull").demo[path]
     err.raise(why, { ("want a GGUF file, a packed one, or a Hugging Face directory; `perilune pull %s` fetches one")
       :format(name and path or "NAME") })

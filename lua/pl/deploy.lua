@@ -186,7 +186,8 @@ end
 --- Is this text, or the file of this name, a deployment file and not a recipe? A recipe requires pl.
 function M.is(path)
   if not path:find "%.lua$" then return false end
-  local text = file.read(path, file.recipe)
+  local text, why = file.read(path, file.recipe)
+  if not text and not why:find "No such file" then error(err.new(why), 0) end
   return text ~= nil and not text:find 'require%s*%(?%s*["\']pl["\']'
 end
 

@@ -12,16 +12,21 @@ local function wrap(out)
     eos = C.pl_tok_eos(out[0]), size = C.pl_tok_size(out[0]) }, Tok)
 end
 
+-- Raises what C said of a path, which that may not name.
+local function told(rc, path)
+  check(rc, rc < 0 and not abi.string(e.msg):find(path, 1, true) and { path } or nil)
+end
+
 function M.open(path, checkpoint)
   local out, checkpoints = abi.new "pl_tok *[1]", require "pl.checkpoint"
   if checkpoint or checkpoints.is_file(path) then
     local c = checkpoint or checkpoints.open(path)
     local rc = C.pl_tok_open_ckpt(out, c.ptr, e)
     if not checkpoint then c:close() end
-    check(rc, { path })
+    told(rc, path)
   else
     checkpoints.need(path)
-    check(C.pl_tok_open_hf(out, path, e), { path })
+    told(C.pl_tok_open_hf(out, path, e), path)
   end
   return wrap(out)
 end

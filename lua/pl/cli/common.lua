@@ -178,6 +178,14 @@ function M.written(ok, why)
   if not ok then error(require("pl.err").new("standard output: " .. tostring(why or "cannot be written")), 0) end
 end
 
+--- Says that a verb waits for what is typed, where somebody could think that it hangs.
+function M.reads_stdin(what)
+  local C = require("pl.abi").C
+  if C.pl_host_is_tty(0) and C.pl_host_is_tty(2) then
+    io.stderr:write(("reading %s from the terminal; Ctrl-D ends it\n"):format(what))
+  end
+end
+
 --- The prompt that was given, as a text or a list of ids.
 function M.prompt_of(o)
   local given = (o.prompt and 1 or 0) + (o.file and 1 or 0) + (o.ids and 1 or 0)
@@ -186,6 +194,7 @@ function M.prompt_of(o)
       or "want one of --prompt, --file and --ids, not several")
   end
   if o.prompt then return o.prompt end
+  if o.file == "-" then M.reads_stdin "the text" end
   if o.file then return file.need(o.file, file.text) end
   local ids = {}
   for part in (o.ids .. ","):gmatch "([^,]*)," do

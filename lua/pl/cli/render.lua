@@ -58,6 +58,7 @@ function M.run(o)
     probe(chat)
     return 0
   end
+  common.reads_stdin "conversations, a JSON object a line,"
   local n, code = 0, 0
   for line in file.lines(file.line) do
     n = n + 1

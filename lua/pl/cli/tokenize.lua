@@ -26,6 +26,7 @@ function M.run(o)
   common.only(o, not o.decode, "not with --decode", { "specials", "bos" })
   common.only(o, not o.lines, "--lines writes JSON anyway", { "json" })
   local tok = require("pl.tokenizer").open(o.model)
+  common.reads_stdin(o.lines and "lines of JSON" or o.decode and "ids" or "text")
   local how = { specials = o.specials, bos = o.bos }
   local function one(text)
     if o.decode then return tok:decode(ids_of(text), { specials = true }) end
