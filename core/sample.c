@@ -185,7 +185,7 @@ static void fill_bins(double *sum, const float *x, int32_t n, cut in, int32_t lo
         float e[BLOCK];
         int any = first || m < BLOCK;
         if (!any)
-            for (int k = 0; k < BLOCK; k++) any |= (order_of(x[i + k]) >= lo) & (order_of(x[i + k]) <= hi);
+            for (int k = 0; k < BLOCK; k++) any |= (int)(order_of(x[i + k]) >= lo) & (int)(order_of(x[i + k]) <= hi);
         if (first && top) exps(e, x + i, m, *top);
         for (int32_t k = 0; any && k < m; k++) {
             const int32_t order = order_of(x[i + k]);

@@ -123,7 +123,7 @@ int32_t pl_unicode_case(int32_t c, int32_t how)
     return how == 0 ? utf8proc_tolower(c) : how == 1 ? utf8proc_toupper(c) : utf8proc_totitle(c);
 }
 
-int32_t pl_unicode_category(int32_t c) { return utf8proc_category(c); }
+int32_t pl_unicode_category(int32_t c) { return (int32_t)utf8proc_category(c); }
 
 int32_t pl_hex_digit(char c)
 {

@@ -1,8 +1,8 @@
 #ifndef AVX512_H
 #define AVX512_H
 /* The intrinsics of AVX-512 that kernels use, on AVX2: each as its reference defines it, so that the AVX-512 sources run as they
- * are, wrappers and all, on machines without it. The includer sets the target, and includes this before anything else that
- * looks at __AVX512F__. What is missing here is an error of the compiler: add it. */
+ * are, wrappers and all, on machines without it. To be included before all else that looks at __AVX512F__. What is missing here
+ * is an error of the compiler: add it. */
 #include "base.h"
 #include <immintrin.h>
 #include <string.h>

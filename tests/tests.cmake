@@ -1,5 +1,6 @@
-# Every file under tests/c is a Check suite of its own; every file under tests/lua and tests/e2e a Lua script that
-# ends with a non-zero status if an assertion fails. Tests find ../shared (goldens, real tokenizers) where it is.
+# Every file under tests/c is a Check suite of its own (under tests/c/x86: kernels of AVX-512, made of AVX2's instructions);
+# every file under tests/lua and tests/e2e a Lua script that ends with a non-zero status if an assertion fails. Tests find
+# ../shared (goldens, real tokenizers) where it is.
 # A sanitizer takes ten to fifty times as long.
 set(LIMIT 600)
 set(SLOWER 1)
@@ -9,6 +10,11 @@ if(PL_SANITIZE)
 endif()
 pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
 file(GLOB C_TESTS CONFIGURE_DEPENDS tests/c/*.c)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  file(GLOB X86_TESTS CONFIGURE_DEPENDS tests/c/x86/*.c)
+  set_source_files_properties(${X86_TESTS} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+  list(APPEND C_TESTS ${X86_TESTS})
+endif()
 foreach(f ${C_TESTS})
   get_filename_component(name ${f} NAME_WE)
   add_executable(test_${name} ${f})

@@ -15,52 +15,27 @@
 #define WORDS_UP 0x1p112f
 #define WORDS_LIMIT 0x1p15f /* of what is multiplied by WORDS_UP */
 
-/* 16 lanes are `PARTS` registers, each of `PART` lanes. Sums are plain arrays of those, and each is added to by MAC, c += a b
- * in place: left alone, gcc writes sums over factors, and keeps some of them in memory. */
+/* 16 lanes are `PARTS` vectors. Sums are plain arrays of those; V_CLEAR, V_MAC and V_SETTLE say where they are and when. */
 #ifdef __AVX512F__
-typedef __m512 lanes;
-enum { PARTS = 1, PART = 16 };
-#define MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+v"(c) : "v"(a), "v"(b))
-#define SETTLE(c) __asm__ volatile("" : "+x"(c))
-#define CLEAR(c) __asm__ volatile("vxorps %0,%0,%0" : "=x"(c))
-PL_INLINE lanes lanes_set(float x) { return _mm512_set1_ps(x); }
-PL_INLINE lanes lanes_add(lanes a, lanes b) { return _mm512_add_ps(a, b); }
-PL_INLINE lanes lanes_load(const float *p) { return _mm512_loadu_ps(p); }
-PL_INLINE void lanes_store(float *p, lanes a) { _mm512_storeu_ps(p, a); }
-/* Lower or upper words of dwords, as floats */
-PL_INLINE lanes low_words(const void *w) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(w), 16)); }
-PL_INLINE lanes high_words(const void *w)
-{
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(w), _mm512_set1_epi32((int)0xffff0000u)));
-}
-/* 16 words as floats in the order that takes the least work, and back: with AVX2 the even ones, then the odd ones */
-PL_INLINE void any_order(const uint16_t *w, lanes x[PARTS]) { x[0] = vf_load_bf16(w); }
-PL_INLINE vf in_order(const lanes x[PARTS]) { return x[0]; }
+#include "x86/vec16.h"
 #else
-typedef __m256 lanes;
-enum { PARTS = 2, PART = 8 };
-#define MAC(c, a, b) __asm__("vfmadd231ps %2,%1,%0" : "+x"(c) : "x"(a), "x"(b))
-#define SETTLE(c) __asm__ volatile("" : "+x"(c))
-#define CLEAR(c) __asm__ volatile("vxorps %0,%0,%0" : "=x"(c))
-PL_INLINE lanes lanes_set(float x) { return _mm256_set1_ps(x); }
-PL_INLINE lanes lanes_add(lanes a, lanes b) { return _mm256_add_ps(a, b); }
-PL_INLINE lanes lanes_load(const float *p) { return _mm256_loadu_ps(p); }
-PL_INLINE void lanes_store(float *p, lanes a) { _mm256_storeu_ps(p, a); }
-PL_INLINE lanes low_words(const void *w)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)w), 16));
-}
-PL_INLINE lanes high_words(const void *w)
-{
-    const __m256i high = _mm256_set1_epi32((int)0xffff0000u);
-    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)w), high));
-}
-PL_INLINE void any_order(const uint16_t *w, lanes x[PARTS])
+#include "x86/vec8.h"
+#endif
+enum { PARTS = PL_LANES / LANES };
+/* Lower or upper words of dwords, as floats */
+PL_INLINE V low_words(const void *w) { return v_cast(i_sll(i_load(w), 16)); }
+PL_INLINE V high_words(const void *w) { return v_cast(i_and(i_load(w), i_set((int)0xffff0000u))); }
+/* 16 words as floats in the order that takes the least work, and back: with AVX2 the even ones, then the odd ones */
+#ifdef __AVX512F__
+PL_INLINE void any_order(const uint16_t *w, V x[PARTS]) { x[0] = v_of_bf16(w); }
+PL_INLINE vf in_order(const V x[PARTS]) { return x[0]; }
+#else
+PL_INLINE void any_order(const uint16_t *w, V x[PARTS])
 {
     x[0] = low_words(w);
     x[1] = high_words(w);
 }
-PL_INLINE vf in_order(const lanes x[PARTS])
+PL_INLINE vf in_order(const V x[PARTS])
 {
     const __m256 lo = _mm256_unpacklo_ps(x[0], x[1]), hi = _mm256_unpackhi_ps(x[0], x[1]);
     return (vf){_mm256_permute2f128_ps(lo, hi, 0x20), _mm256_permute2f128_ps(lo, hi, 0x31)};
@@ -126,20 +101,20 @@ PL_INLINE bool turn_f8(bool up, bool nan, const uint8_t *row, int64_t stride, in
 }
 
 /* What dword i adds to the even (odd: 0) or odd (1) chains. */
-PL_INLINE void key_dims(int rows, bool f8, int odd, int i, const float *q, int64_t dim, const turned *t, lanes *acc)
+PL_INLINE void key_dims(int rows, bool f8, int odd, int i, const float *q, int64_t dim, const turned *t, V *acc)
 {
     VF_UNROLL for (int k = 0; k < 2; k++)
     {
         if (k && !f8) break;
         const uint32_t *w = t->w[f8 ? 8 * odd + i : i];
         const float *by = q + (f8 ? 4 * i + 2 * k : 2 * i) + odd;
-        lanes x[PARTS];
+        V x[PARTS];
         VF_UNROLL for (int h = 0; h < PARTS; h++) x[h] =
-            (f8 ? k : odd) ? high_words(w + h * PART) : low_words(w + h * PART);
+            (f8 ? k : odd) ? high_words(w + h * LANES) : low_words(w + h * LANES);
         VF_UNROLL for (int r = 0; r < rows; r++)
         {
-            const lanes a = lanes_set(by[r * dim]);
-            VF_UNROLL for (int h = 0; h < PARTS; h++) MAC(acc[r * PARTS + h], a, x[h]);
+            const V a = v_set(by[r * dim]);
+            VF_UNROLL for (int h = 0; h < PARTS; h++) V_MAC(acc[r * PARTS + h], a, x[h]);
         }
     }
 }
@@ -147,24 +122,24 @@ PL_INLINE void key_dims(int rows, bool f8, int odd, int i, const float *q, int64
 PL_INLINE void key_step(int rows, bool f8, int n, const float *q, int64_t dim, const turned *t, float *out)
 {
     const int dwords = n / (f8 ? 4 : 2);
-    lanes even[ROWS * PARTS], odd[ROWS * PARTS];
-    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(even[r]);
+    V even[ROWS * PARTS], odd[ROWS * PARTS];
+    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) V_CLEAR(even[r]);
     if (rows < ROWS / 2) { /* both chains at once fit the registers */
-        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(odd[r]);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) V_CLEAR(odd[r]);
         for (int i = 0; i < dwords; i++) {
             key_dims(rows, f8, 0, i, q, dim, t, even);
             key_dims(rows, f8, 1, i, q, dim, t, odd);
         }
     } else {
         for (int i = 0; i < dwords; i++) key_dims(rows, f8, 0, i, q, dim, t, even);
-        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) SETTLE(even[r]);
-        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(odd[r]);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) V_SETTLE(even[r]);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) V_CLEAR(odd[r]);
         for (int i = 0; i < dwords; i++) key_dims(rows, f8, 1, i, q, dim, t, odd);
     }
     VF_UNROLL for (int r = 0; r < rows * PARTS; r++)
     {
-        float *to = out + r / PARTS * SCORE_STRIDE + r % PARTS * PART;
-        lanes_store(to, lanes_add(lanes_load(to), lanes_add(even[r], odd[r])));
+        float *to = out + r / PARTS * SCORE_STRIDE + r % PARTS * LANES;
+        v_store(to, v_add(v_load(to), v_add(even[r], odd[r])));
     }
 }
 
@@ -202,23 +177,23 @@ PL_INLINE void copy_bf16(value_rows row, int64_t stride, int64_t n, int64_t byte
             }
     }
 }
-PL_INLINE void value_macs(int rows, const float *p, const uint16_t *w, lanes *acc)
+PL_INLINE void value_macs(int rows, const float *p, const uint16_t *w, V *acc)
 {
-    lanes x[PARTS];
+    V x[PARTS];
     any_order(w, x);
     VF_UNROLL for (int r = 0; r < rows; r++)
     {
-        const lanes a = lanes_set(p[r * SCORE_STRIDE]);
-        VF_UNROLL for (int h = 0; h < PARTS; h++) MAC(acc[r * PARTS + h], a, x[h]);
+        const V a = v_set(p[r * SCORE_STRIDE]);
+        VF_UNROLL for (int h = 0; h < PARTS; h++) V_MAC(acc[r * PARTS + h], a, x[h]);
     }
 }
 /* out[rows][16] += a step of n positions, from word c on */
 PL_INLINE void value_step(int rows, int64_t n, const float *p, const line *v, int64_t c, float *out, int64_t out_stride)
 {
-    lanes even[ROWS * PARTS], odd[ROWS * PARTS];
-    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(even[r]);
+    V even[ROWS * PARTS], odd[ROWS * PARTS];
+    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) V_CLEAR(even[r]);
     if (rows < ROWS / 2) {
-        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(odd[r]);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) V_CLEAR(odd[r]);
         for (int64_t k = 0; k < n - 1; k += 2) {
             value_macs(rows, p + k, v->w[k] + c, even);
             value_macs(rows, p + k + 1, v->w[k + 1] + c, odd);
@@ -226,11 +201,11 @@ PL_INLINE void value_step(int rows, int64_t n, const float *p, const line *v, in
         if (n % 2) value_macs(rows, p + n - 1, v->w[n - 1] + c, even);
     } else {
         for (int64_t k = 0; k < n; k += 2) value_macs(rows, p + k, v->w[k] + c, even);
-        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) SETTLE(even[r]);
-        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) CLEAR(odd[r]);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) V_SETTLE(even[r]);
+        VF_UNROLL for (int r = 0; r < rows * PARTS; r++) V_CLEAR(odd[r]);
         for (int64_t k = 1; k < n; k += 2) value_macs(rows, p + k, v->w[k] + c, odd);
     }
-    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) even[r] = lanes_add(even[r], odd[r]);
+    VF_UNROLL for (int r = 0; r < rows * PARTS; r++) even[r] = v_add(even[r], odd[r]);
     VF_UNROLL for (int r = 0; r < rows; r++)
     {
         float *to = out + r * out_stride;

@@ -1,10 +1,4 @@
 /* rows16.c: the small ops on AVX-512 as they stand, each instruction made of AVX2 ones (avx512.h), give the bits of plain C. */
-#ifdef __x86_64__
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma,f16c")
-#endif
 #include "avx512.h"
 #include "dev.h"
 #include "dtype.h"
@@ -94,21 +88,13 @@ START_TEST(test_rows)
     pl_fp_leave(mode);
 }
 END_TEST
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
-#else
-#include "suite.h"
-#endif
 
 int main(void)
 {
     Suite *s = suite_create("rows16");
-#ifdef __x86_64__
     TCase *t = tcase_create("rows");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, test_rows);
     suite_add_tcase(s, t);
-#endif
     return run_suite(s);
 }

@@ -1,10 +1,4 @@
 /* linear16.c: the AVX-512 path as it stands, each of its instructions made of AVX2 ones (avx512.h), against the definition. */
-#ifdef __x86_64__
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma,f16c")
-#endif
 #include "avx512.h"
 #include "products.h"
 #define pl_linear_avx512 emulated
@@ -30,21 +24,13 @@ START_TEST(test_body)
     }
 }
 END_TEST
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif
-#else
-#include "suite.h"
-#endif
 
 int main(void)
 {
     Suite *s = suite_create("linear16");
-#ifdef __x86_64__
     TCase *t = tcase_create("body");
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, test_body, 0, (int)(sizeof formats / sizeof *formats));
     suite_add_tcase(s, t);
-#endif
     return run_suite(s);
 }
