@@ -11,7 +11,7 @@ M.defaults = { requests = 100, rate = 0, concurrency = 0, input = 200, output = 
 --- figures; requests keep their tokens in figures.answers, in the order of the trace.
 function M.run(m, o)
   for k, v in pairs(M.defaults) do if o[k] == nil then o[k] = v end end
-  local trace, prompt = simulate.generate(o), simulate.prompts(m.trace.vocab)
+  local trace, prompt = simulate.generate(o), simulate.prompts(m.trace.vocab, m.context)
   local ttft, tpot, itl, e2e = quantiles.new(), quantiles.new(), quantiles.new(), quantiles.new()
   local f = { requests = 0, finished = {}, input_tokens = 0, output_tokens = 0, refused = 0, shortened = 0,
     answers = {} }

@@ -274,9 +274,15 @@ end
 local function get(c, o, f, repo, commit, dir)
   local target = dir .. "/" .. f.path
   local function is_there() return size_of(target) == f.size and (not f.sha256 or sha256(target) == f.sha256) end
+  local folder = io.open(target .. "/.")
+  if folder then folder:close() end
+  if folder or C.pl_host_may_wait(target) then fail("%s: is there, and no regular file", target) end
   if is_there() then return target end
   local part = ("%s.%s.part"):format(target, f.sha256 and f.sha256:sub(1, 12) or "whole")
-  os.execute("mkdir -p " .. quoted(target:match "^(.*)/"))
+  local p = io.popen("mkdir -p " .. quoted(target:match "^(.*)/") .. " 2>&1")
+  local problem = p:read "*a"
+  p:close()
+  if problem ~= "" then fail("%s", (problem:gsub("%s+$", ""))) end
   local url = ("%s/%s/resolve/%s/%s"):format(o.hub, repo, commit, (f.path:gsub("[^%w%-_./]", function(ch)
     return ("%%%02X"):format(ch:byte())
   end)))
@@ -284,8 +290,8 @@ local function get(c, o, f, repo, commit, dir)
   local ok, why = pcall(function()
     if waited and is_there() then return end
     fetch_all(c, o, f, url, part)
-    local done, problem = os.rename(part, target)
-    if not done then fail("%s", problem) end
+    local done, cause = os.rename(part, target)
+    if not done then fail("%s", cause) end
   end)
   if size_of(part) == 0 then os.remove(part) end
   let_go()

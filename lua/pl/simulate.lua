@@ -104,11 +104,11 @@ function M.read(path)
 end
 
 --- Made-up tokens below `vocab`: a common text begins the same way every time, the rest is the request's own. Returns a
---- function(request, number) that gives an int32_t array, good until the next call.
-function M.prompts(vocab)
+--- function(request, number) that gives an int32_t array, good until the next call. most: tokens that are asked for.
+function M.prompts(vocab, most)
   local cap, buffer = 4096, abi.new("int32_t[?]", 4096)
   return function(r, n)
-    local total = r.input
+    local total = math.min(r.input, most or math.huge)
     if total > cap then
       cap = math.max(2 * cap, total)
       buffer = abi.new("int32_t[?]", cap)

@@ -264,7 +264,8 @@ end
 local home = os.tmpname()
 os.remove(home)
 os.execute("mkdir " .. home)
-do
+-- talk(types, expect) at a terminal of its own; returns how the chat ended and what it showed
+local function terminal(conversation)
   local argv = { "env", "XDG_STATE_HOME=" .. home, "TERM=xterm", perilune, "chat" }
   for word in url:gmatch "%S+" do argv[#argv + 1] = word end
   local n = #argv
@@ -290,37 +291,7 @@ do
       shown = shown .. ffi.string(buffer, got)
     end
   end
-  local function types(s) ffi.C.write(fd[0], s, #s) end
-  expect "leaves\r\n"
-  expect "> "
-  types "/help\n"
-  expect "A text that begins with /"
-  expect "> "
-  types "How are y\195\182u?\n"
-  local s, q = take()
-  eq(q.messages[1].content, "How are y\195\182u?", "a terminal: UTF-8")
-  s:send(STREAM .. delta "Well \27[31m\7 and \194\155")
-  expect "Well \239\191\189[31m\239\191\189 and \239\191\189"
-  types "\3"
-  expect "stopped"
-  eq(s:more(5), false, "a terminal: the server hears of Ctrl-C")
-  s:close()
-  expect "> "
-  types "half of it\3"
-  expect "leaves\r\n> "
-  types "two\\\n"
-  expect ">> "
-  types "lines\n"
-  s, q = take()
-  eq(#q.messages, 3, "a terminal: a stopped answer stays")
-  eq(q.messages[3].content, "two\nlines", "a terminal: two lines")
-  answer(s, "End")
-  expect "End\r\n"
-  expect "> "
-  types "\3"
-  expect "leaves\r\n"
-  expect "> "
-  types "\3"
+  conversation(function(s) ffi.C.write(fd[0], s, #s) end, expect)
   local status = ffi.new "int[1]"
   for _ = 1, 200 do
     if ffi.C.waitpid(pid, status, 1) == pid then
@@ -329,10 +300,52 @@ do
     end
     ffi.C.read(fd[0], buffer, 65536)
   end
-  eq(status[0], 0, "a terminal: the second Ctrl-C at the prompt leaves")
+  return status[0], shown
+end
+do
+  local status, shown = terminal(function(types, expect)
+    expect "leaves\r\n"
+    expect "> "
+    types "/help\n"
+    expect "A text that begins with /"
+    expect "> "
+    types "How are y\195\182u?\n"
+    local s, q = take()
+    eq(q.messages[1].content, "How are y\195\182u?", "a terminal: UTF-8")
+    s:send(STREAM .. delta "Well \27[31m\7 and \194\155")
+    expect "Well \239\191\189[31m\239\191\189 and \239\191\189"
+    types "\3"
+    expect "stopped"
+    eq(s:more(5), false, "a terminal: the server hears of Ctrl-C")
+    s:close()
+    expect "> "
+    types "half of it\3"
+    expect "leaves\r\n> "
+    types "two\\\n"
+    expect ">> "
+    types "lines\n"
+    s, q = take()
+    eq(#q.messages, 3, "a terminal: a stopped answer stays")
+    eq(q.messages[3].content, "two\nlines", "a terminal: two lines")
+    answer(s, "End")
+    expect "End\r\n"
+    expect "> "
+    types "\3"
+    expect "leaves\r\n"
+    expect "> "
+    types "\3"
+  end)
+  eq(status, 0, "a terminal: the second Ctrl-C at the prompt leaves")
   local history = read(home .. "/perilune/chat_history")
   ok(history:find "How" and history:find "lines", "a terminal: history: " .. history)
   ok(not shown:find "\27%[31m" and not shown:find "\7", "a terminal: nothing to act on")
+  for _, word in ipairs { "quit", "exit", "/quit" } do
+    status = terminal(function(types, expect)
+      expect "> "
+      types(word .. "\n")
+    end)
+    eq(status, 0, "a terminal: " .. word .. " leaves")
+  end
 end
 
 m:close()

@@ -171,6 +171,15 @@ text, code = pull "folder"
 ok(code == 0 and text == dir .. "/folder/a/b\n", "a directory: " .. text)
 ok(shell("ls " .. file_of("folder", "")) == "config.json\nmodel.safetensors\n", "a directory: what a model needs")
 
+-- places that cannot be written to
+os.execute(("mkdir -p %s %s && mkfifo %s"):format(file_of "good2", file_of("good3", ""), file_of "good3"))
+for _, mode in ipairs { "good2", "good3" } do
+  text, code = pull(mode)
+  ok(code == 1 and text:find("m-Q4_K_M.gguf: is there, and no regular file", 1, true), mode .. ": " .. text)
+end
+text, code = shell(("%s pull a/b --hub http://127.0.0.1:%s/good --dir %s/x"):format(perilune, port, token))
+ok(code == 1 and text:find "cannot create directory" and select(2, text:gsub("\n", "")) == 1, "no directory: " .. text)
+
 os.execute("kill " .. pid)
 os.execute("rm -r " .. dir)
 verdicts.done()

@@ -3,7 +3,7 @@ local cli, common = require "pl.cli", require "pl.cli.common"
 local M = { name = "serve", about = "a load on the engine, or on a server (--url): throughput and latencies" }
 
 local rows = {
-  { "--requests", "requests", "Requests.", 1, "N", true },
+  { "--requests", "requests", "Requests.", 1, "N", true, 1e6 },
   { "--concurrency", "concurrency", "At most so many requests at a time; 0: no limit.", 0, "N", true },
   { "--in", "input", "Mean tokens of a prompt.", 1, "MEAN" },
   { "--out", "output", "Mean tokens of an answer.", 1, "MEAN" },
@@ -33,7 +33,8 @@ function M.options(p)
   p:option("--context", "Tokens of cache per request of the batch."):convert(common.whole(1)):argname "N"
   p:option("--cache-bytes", "Bytes of the whole cache, in place of that.")
     :convert(common.whole(1, 2 ^ 53)):argname "N"
-  p:option("--queue", "Requests that may wait; more are refused. Default: all."):convert(common.whole(0)):argname "N"
+  p:option("--queue", "Requests that may wait; more are refused. Default: all.")
+    :convert(common.whole(0, 1e6)):argname "N"
   p:flag("--no-prefix-cache", "Do not keep pages for prompts that begin alike.")
   p:option("--rate", "Requests a second (Poisson); 0: all at once, or as --concurrency allows. Default: 0."
     .. " With --url: several, with commas, one run each."):convert(common.list(common.number(0, 1e9)))

@@ -18,7 +18,7 @@ function M.run(o)
   load.act, load.kv = "f32", "f32" -- what is measured is not rounded before
   local m = require("pl.model").open(o.model, load)
   local ids = m:ids(prompt)
-  if #ids == 0 then require("pl.cli").usage "the prompt is empty" end
+  if #ids == 0 then require("pl.cli").usage(common.EMPTY) end
   local window = o.window or math.min(m.fitted.max_context or 2048, 2048)
   local scales, n = m:start(window):calibrate(ids, window)
   require("pl.file").write(o.out, require("pl.json").encode(scales) .. "\n")

@@ -30,13 +30,14 @@ M.help = [[
 /reset          begin anew; the system prompt stays
 /system TEXT    another system prompt; without TEXT, none
 /help           this
-/quit           leave, as Ctrl-D does
+/quit           leave, as Ctrl-D does; at a terminal also quit or exit, alone in a line
 A \ at the end of a line: more follows. Ctrl-C stops an answer, and what there is of it stays.
 A text that begins with / needs a blank in front.]]
 
 local commands = {}
 function commands.help() print(M.help) end
 function commands.quit() return true end
+commands.exit = commands.quit
 function commands.reset(t)
   t:reset()
 end
@@ -114,7 +115,7 @@ local function piped(t, o)
 end
 
 local function interactive(t, o)
-  print(("%s   /help tells more, Ctrl-C stops an answer, Ctrl-D leaves"):format(err.printable(t.name)))
+  print(("%s   /help tells more, Ctrl-C stops an answer, Ctrl-D or quit leaves"):format(err.printable(t.name)))
   local keep, begun, warned = line.history "chat_history", nil, false
   while true do
     local text, why = line.read(begun and ">> " or "> ", table.concat(names, "\n"))
@@ -126,7 +127,7 @@ local function interactive(t, o)
       text = (begun or "") .. text
       local more = text:match "^(.*)\\$"
       begun = more and more .. "\n"
-      if not more and heed(t, o, text) then break end
+      if not more and (line.asks(text) == "quit" or heed(t, o, text)) then break end
     end
   end
   keep()

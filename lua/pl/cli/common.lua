@@ -207,10 +207,12 @@ function M.prompt_of(o)
   return ids
 end
 
+M.EMPTY = "the prompt is empty, want a token in --prompt, --file or --ids"
+
 --- Ids of a prompt that is not empty and fits the model's context; and that context.
 function M.ids_of(m, prompt)
   local ids, most = m:ids(prompt), m.fitted.max_context or math.huge
-  if #ids == 0 then cli.usage "the prompt is empty" end
+  if #ids == 0 then cli.usage(M.EMPTY) end
   if #ids > most then
     error(require("pl.err").new(("the prompt has %d tokens, the model's context %d"):format(#ids, most)), 0)
   end

@@ -12,11 +12,14 @@ function M.options(p)
   common.json(p)
 end
 
-local function ids_of(text)
+local function ids_of(tok, text)
   local ids = {}
   for n in text:gmatch "[^%s,%[%]]+" do
     local id = tonumber(n)
-    if not id or id % 1 ~= 0 then error(err.new(("'%s' is not a token id"):format(n)), 0) end
+    if not id or id % 1 ~= 0 or id < 0 or id >= tok.size then
+      local shown = require("pl.cli.args").show(n)
+      error(err.new(("token %d: %s, want an id below %d"):format(#ids + 1, shown, tok.size)), 0)
+    end
     ids[#ids + 1] = id
   end
   return ids
@@ -29,7 +32,7 @@ function M.run(o)
   common.reads_stdin(o.lines and "lines of JSON" or o.decode and "ids" or "text")
   local how = { specials = o.specials, bos = o.bos }
   local function one(text)
-    if o.decode then return tok:decode(ids_of(text), { specials = true }) end
+    if o.decode then return tok:decode(ids_of(tok, text), { specials = true }) end
     return json.list(tok:encode(text, how))
   end
   if o.lines then
