@@ -100,6 +100,8 @@ do
   verdict(out:find "Successful requests: +3" and out:find "Requests cut to fit the context: +3", "cut to the context: " .. out)
   out = call("bench serve " .. model .. " --requests 3 --in 30 --out 20 --context 50")
   verdict(out:find "Successful requests: +3" and not out:find "cut", "what fits is not cut: " .. out)
+  out = call("bench serve " .. model .. " --requests 1 --in 1e9 --out 2 --context 50")
+  verdict(out:find "Successful requests: +1" and out:find "Requests cut to fit the context: +1", "a prompt without an end is cut: " .. out)
 end
 fails("calibrate " .. model .. " --file /dev/null --out /dev/null", "the prompt is empty", 2)
 fails("plan " .. model .. " --kv bf16 --kv-scales x.json", "kv_scales: x.json, but scales are for a cache in fp8", 1)
@@ -212,6 +214,12 @@ out = call("tokenize " .. model, "<|im_end|>")
 verdict(out ~= "2\n", "a special token's name is plain text: " .. out)
 out = call("tokenize " .. model .. " --specials", "<|im_end|>")
 verdict(out == "2\n", "tokenize --specials: " .. out)
+
+for given, want in pairs { ["5 x"] = "token 2: 'x'", ["-1"] = "token 1: '-1'", ["1024"] = "token 1: '1024'", ["1.5"] = "token 1: '1.5'",
+  ["1e9"] = "token 1: '1e9'" } do
+  local got, exit, complaint = call("tokenize " .. model .. " --decode", given)
+  verdict(exit == 1 and got == "" and complaint:find(want .. ", want an id below 1024", 1, true), "tokenize --decode: " .. given .. complaint)
+end
 
 -- check and plan
 out, code = call "check recipes/gemma3.lua"
