@@ -42,7 +42,8 @@ whole() { [ -f "$cache/$file" ] && [ "$(stat -L -c %s "$cache/$file")" -eq "$byt
 if ! whole; then
   mkdir -p "$cache" && [ -w "$cache" ] || fail "cannot write to $cache; XDG_CACHE_HOME can name another place"
   exec 9>"$cache/.lock"
-  flock 9 # one fetch at a time; what an earlier one left behind when it was killed goes
+  # one fetch at a time; what an earlier one left behind when it was killed goes
+  flock -n 9 || { echo "model.sh: another fetch is at work in $cache; waiting for that one, Ctrl-C leaves" >&2 && flock 9; }
   rm -rf "$cache"/fetch.*
 fi
 if ! whole; then
