@@ -8,6 +8,16 @@
 
 typedef struct pl_cuda_ops pl_cuda_ops; /* generated: one function pointer an op, NULL where there is no kernel */
 
+/* Products of one x, and an activation of the first two: y[i] = x w[i]^T + b[i] (b[i] NULL: none), h = gate(y[0]) * y[1].
+ * A program finds them in what a recipe says op by op. */
+enum { PL_MAX_PRODUCTS = 4 };
+enum { PL_GATE_NONE = 0, PL_GATE_SWIGLU, PL_GATE_GEGLU };
+typedef struct pl_products {
+    int32_t n, act, gate;
+    const pl_tensor *x, *w[PL_MAX_PRODUCTS], *b[PL_MAX_PRODUCTS];
+    pl_tensor *y[PL_MAX_PRODUCTS], *h;
+} pl_products;
+
 /* What a backend gives beside its ops. Every function of the CPU backend is synchronous. */
 typedef struct pl_backend {
     int32_t kind;                                                 /* PL_DEV_CPU, PL_DEV_CUDA */
@@ -24,6 +34,7 @@ typedef struct pl_backend {
     int64_t (*packed_bytes)(int32_t dtype, int64_t n, int64_t k);
     const pl_cuda_ops *ops;                                                                        /* CUDA only */
     int (*probe)(pl_stream *s, int32_t probe, const pl_tensor *memory, double *work, pl_err *err); /* CPU only */
+    int (*products)(pl_stream *s, const pl_products *p, pl_err *err); /* NULL: one op after another */
 } pl_backend;
 
 struct pl_stream {

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #pragma GCC visibility push(default) /* Lua finds these in the program by name */
 /* abi-begin */
-enum { PL_ABI = 1, PL_MAX_DIMS = 4 };
+enum { PL_ABI = 2, PL_MAX_DIMS = 4 };
 
 /* Status codes. From PL_ETAG down they are conditions: nobody's fault, often expected. */
 enum {

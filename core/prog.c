@@ -21,6 +21,7 @@ typedef struct value {
 
 typedef struct call {
     int32_t op, line, n_values, n_attrs;
+    int32_t n_joined;        /* calls that run as one, from this one on; 0 or 1: it runs alone */
     int32_t value[MAX_ARGS]; /* -1: an input left out */
     pl_attr attr[MAX_ATTRS];
 } call;
@@ -252,6 +253,48 @@ static int check_shapes(pl_prog *p, pl_err *err)
     return PL_OK;
 }
 
+/* Joined calls -------------------------------------------------------------------------------------------------
+ * Products of one x that follow each other, and then an activation of two, run as one (pl_products). */
+
+enum { Y, X, W, B }; /* values of a linear; of an activation: its result, gate and up */
+
+static bool is(const call *c, const char *op) { return !strcmp(pl_op(c->op)->name, op); }
+static int32_t gate_of(const call *c)
+{
+    return is(c, "swiglu") ? PL_GATE_SWIGLU : is(c, "geglu") ? PL_GATE_GEGLU : PL_GATE_NONE;
+}
+
+/* A product with weights that are there from the start: no call of a joined few waits for another. */
+static bool is_product(const pl_prog *p, const call *c)
+{
+    if (!is(c, "linear")) return false;
+    return p->value[c->value[W]].is_const && (c->value[B] < 0 || p->value[c->value[B]].is_const);
+}
+
+static int32_t joined_from(const pl_prog *p, int32_t i)
+{
+    const call *c = &p->call[i];
+    if (!is_product(p, c)) return 1;
+    int32_t n = 1;
+    while (n < PL_MAX_PRODUCTS && i + n < p->n_calls && is_product(p, &c[n]) && c[n].value[X] == c->value[X] &&
+           c[n].attr[0].i == c->attr[0].i)
+        n++;
+    const bool gated = n == 2 && i + n < p->n_calls && gate_of(&c[n]) && c[n].value[1] == c->value[Y] &&
+                       c[n].value[2] == c[1].value[Y];
+    return n + gated;
+}
+
+/* What joined calls write is in use from the first of them on: it takes no place of what one of them reads. */
+static void join_calls(pl_prog *p)
+{
+    for (int32_t i = 0, n; i < p->n_calls; i += n) {
+        n = joined_from(p, i);
+        p->call[i].n_joined = n;
+        for (int32_t k = 0; k < p->n_values && n > 1; k++)
+            if (p->value[k].born > i && p->value[k].born < i + n) p->value[k].born = i;
+    }
+}
+
 int pl_prog_set_hidden(pl_prog *p, int32_t i, pl_err *err)
 {
     const value *v = i >= 0 && i < p->n_values ? &p->value[i] : NULL;
@@ -278,6 +321,7 @@ int pl_prog_build(pl_prog *p, int32_t result, int32_t max_tokens, int32_t max_ro
     p->max_tokens = max_tokens;
     p->max_rows = max_rows;
     PL_TRY(check_shapes(p, err));
+    join_calls(p);
     PL_TRY(place(p, err));
     if (!reserve) return PL_OK;
     const pl_stream *s = &p->dev->stream;
@@ -354,16 +398,54 @@ static int time_op(const pl_prog *p, float *s, double *mark, pl_err *err)
     return PL_OK;
 }
 
+static pl_tensor *tensor_of(pl_prog *p, const call *c, int32_t k)
+{
+    return k >= c->n_values || c->value[k] < 0 ? NULL : &p->value[c->value[k]].t;
+}
+
+static int run_joined(pl_prog *p, const call *c, pl_err *err)
+{
+    const call *last = &c[c->n_joined - 1];
+    pl_products j = {.gate = gate_of(last), .act = (int32_t)c->attr[0].i, .x = tensor_of(p, c, X)};
+    j.n = c->n_joined - (j.gate != PL_GATE_NONE);
+    if (j.gate) j.h = tensor_of(p, last, Y);
+    for (int32_t i = 0; i < j.n; i++) {
+        j.y[i] = tensor_of(p, &c[i], Y);
+        j.w[i] = tensor_of(p, &c[i], W);
+        j.b[i] = tensor_of(p, &c[i], B);
+    }
+    pl_stream *s = &p->dev->stream;
+    return s->backend->products(s, &j, err);
+}
+
+/* The time of joined calls is divided as the rows of their weights are. */
+static void divide_time(pl_prog *p, const call *c, float *op_s)
+{
+    const float all = op_s[c->n_joined - 1];
+    int64_t rows = 0;
+    for (int32_t i = 0; i < c->n_joined; i++) rows += gate_of(&c[i]) ? 0 : tensor_of(p, &c[i], W)->dim[0];
+    for (int32_t i = 0; i < c->n_joined; i++)
+        op_s[i] = gate_of(&c[i]) ? 0 : all * (float)tensor_of(p, &c[i], W)->dim[0] / (float)rows;
+}
+
 static int run_calls(pl_prog *p, pl_kv *kv, float *op_s, pl_err *err)
 {
     const pl_op_env env = {kv, p->coll};
+    const bool joins = p->dev->stream.backend->products;
     double mark = op_s ? pl_now_s() : 0;
-    for (int32_t i = 0; i < p->n_calls; i++) {
+    for (int32_t i = 0, n; i < p->n_calls; i += n) {
         call *c = &p->call[i];
-        pl_tensor *t[MAX_ARGS];
-        for (int32_t k = 0; k < c->n_values; k++) t[k] = c->value[k] < 0 ? NULL : &p->value[c->value[k]].t;
-        PL_TRY(pl_op(c->op)->run(&p->dev->stream, &env, t, c->attr, err));
-        if (op_s) PL_TRY(time_op(p, &op_s[i], &mark, err));
+        n = joins ? c->n_joined : 1;
+        if (n > 1) {
+            PL_TRY(run_joined(p, c, err));
+        } else {
+            pl_tensor *t[MAX_ARGS];
+            for (int32_t k = 0; k < c->n_values; k++) t[k] = tensor_of(p, c, k);
+            PL_TRY(pl_op(c->op)->run(&p->dev->stream, &env, t, c->attr, err));
+        }
+        if (!op_s) continue;
+        PL_TRY(time_op(p, &op_s[i + n - 1], &mark, err));
+        if (n > 1) divide_time(p, c, op_s + i);
     }
     return PL_OK;
 }

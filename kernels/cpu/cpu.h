@@ -85,6 +85,8 @@ void pl_scratch_release(pl_stream *s, pl_mark m);
 
 int pl_cpu_probe(pl_stream *s, int32_t probe, const pl_tensor *memory, double *work, pl_err *err); /* probe.c */
 
+int pl_cpu_products(pl_stream *s, const pl_products *p, pl_err *err); /* products.c */
+
 /* pack.c: the product layout. 16 output rows are a block, whose bytes lie in the order in which k ascends. */
 int64_t pl_cpu_packed_bytes(int32_t dtype, int64_t n, int64_t k); /* -1: no such layout, or sizes out of range */
 int pl_cpu_pack(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t *row_map, pl_err *err);

@@ -80,6 +80,7 @@ const pl_backend *pl_cpu_backend(void)
         .pack = pl_cpu_pack,
         .packed_bytes = pl_cpu_packed_bytes,
         .probe = pl_cpu_probe,
+        .products = pl_cpu_products,
     };
     return &backend;
 }

@@ -71,7 +71,6 @@ static int plain(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor
                  pl_err *err)
 {
     const int64_t m = x->dim[0], k = x->dim[1], n = w->dim[0], units = (k + UNIT - 1) / UNIT, ldx = units * UNIT;
-    const pl_mark mark = pl_scratch_mark(s);
     float *xs = pl_scratch(s, m * (ldx + units) * 4, err), *sum = xs ? xs + m * ldx : NULL;
     if (!xs) return PL_ENOMEM;
     const uint32_t mode = pl_fp_enter();
@@ -83,84 +82,86 @@ static int plain(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor
     pl_fp_leave(mode);
     plain_job j = {w, xs, sum, b ? b->data : NULL, y->data, m, units, y->stride[0]};
     pl_parallel(s, n, 4, plain_rows, &j);
-    pl_scratch_release(s, mark);
     return PL_OK;
 }
 
-typedef struct fast_job {
-    pl_product p;
-    const pl_linear_path *path;
-    int64_t group, token_parts, block_parts;
-} fast_job;
-
-static void fast_prepare(void *arg, int64_t from, int64_t to, int thread)
+static void prepare(void *arg, int64_t from, int64_t to, int thread)
 {
     (void)thread;
-    const fast_job *j = arg;
+    const pl_linear_job *j = arg;
     j->path->prepare(&j->p, j->group, from, to);
 }
-static void fast_few(void *arg, int64_t from, int64_t to, int thread)
+
+/* x as the path wants it, or as another product has it already. */
+static int take_x(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_err *err)
 {
-    (void)thread;
-    const fast_job *j = arg;
-    j->path->few(&j->p, from, to);
-}
-static void fast_many(void *arg, int64_t from, int64_t to, int thread)
-{
-    const fast_job *j = arg;
-    const int64_t blocks = (j->p.n + ROWS - 1) / ROWS, tokens = j->path->many_tokens, rows = j->path->many_blocks;
-    for (int64_t i = from; i < to; i++) {
-        const int64_t t = i / j->block_parts * tokens, b = i % j->block_parts * rows;
-        j->path->many(&j->p, t, pl_min(t + tokens, j->p.m), b, pl_min(b + rows, blocks),
-                      j->p.scratch + thread * j->path->scratch_floats);
+    const int64_t groups = (j->m + j->group - 1) / j->group, room = groups * j->group * j->p.units;
+    if (before && before->path == j->path && before->p.dtype == j->p.dtype && before->p.act == j->p.act) {
+        j->p.x = before->p.x;
+        j->p.xb = before->p.xb;
+        j->p.sum = before->p.sum;
+        return PL_OK;
     }
+    if (j->path->tiles)
+        j->p.xb = pl_scratch(s, room * UNIT * 2, err);
+    else
+        j->p.x = pl_scratch(s, room * UNIT * 4, err);
+    j->p.sum = j->p.x || j->p.xb ? pl_scratch(s, room * 4, err) : NULL;
+    if (!j->p.sum) return PL_ENOMEM;
+    pl_parallel(s, groups, 8, prepare, j);
+    return PL_OK;
 }
 
-static int fast(pl_stream *s, const pl_linear_path *path, pl_tensor *y, const pl_tensor *x, const pl_tensor *w,
-                const pl_tensor *b, int act, pl_err *err)
+static int fast(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_tensor *y, const pl_tensor *x,
+                const pl_tensor *w, const pl_tensor *b, int act, pl_err *err)
 {
-    int rc = PL_OK;
-    const int64_t m = x->dim[0], k = x->dim[1], n = w->dim[0], units = (k + UNIT - 1) / UNIT,
-                  blocks = (n + ROWS - 1) / ROWS;
-    const pl_mark mark = pl_scratch_mark(s);
-    fast_job j = {.path = path};
-    j.p = (pl_product){.w = w->data,
-                       .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k),
-                       .dtype = w->dtype,
-                       .act = act,
-                       .m = m,
-                       .n = n,
-                       .k = k,
-                       .units = units,
-                       .src = x->data,
-                       .src_ld = x->stride[0],
-                       .bias = b ? b->data : NULL,
-                       .y = y->data,
-                       .ldy = y->stride[0]};
-    j.group = m <= path->few_tokens ? path->few_group : path->many_group;
-    const int64_t groups = (m + j.group - 1) / j.group, room = groups * j.group * units;
-    if (path->tiles)
-        j.p.xb = pl_scratch(s, room * UNIT * 2, err);
-    else
-        j.p.x = pl_scratch(s, room * UNIT * 4, err);
-    j.p.sum = j.p.x || j.p.xb ? pl_scratch(s, room * 4, err) : NULL;
-    if (!j.p.sum) goto no_memory;
-    pl_parallel(s, groups, 8, fast_prepare, &j);
-    if (m <= path->few_tokens) {
-        pl_parallel(s, blocks, 1, fast_few, &j);
-    } else {
-        j.p.scratch = pl_scratch(s, s->n_threads * path->scratch_floats * 4, err);
-        if (!j.p.scratch) goto no_memory;
-        j.token_parts = (m + path->many_tokens - 1) / path->many_tokens;
-        j.block_parts = (blocks + path->many_blocks - 1) / path->many_blocks;
-        pl_parallel(s, j.token_parts * j.block_parts, 1, fast_many, &j);
+    const pl_linear_path *path = j->path;
+    const int64_t k = x->dim[1], blocks = (j->n + ROWS - 1) / ROWS;
+    const bool few = j->m <= path->few_tokens;
+    j->p = (pl_product){.w = w->data,
+                        .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k),
+                        .dtype = w->dtype,
+                        .act = act,
+                        .m = j->m,
+                        .n = j->n,
+                        .k = k,
+                        .units = (k + UNIT - 1) / UNIT,
+                        .src = x->data,
+                        .src_ld = x->stride[0],
+                        .bias = b ? b->data : NULL,
+                        .y = y->data,
+                        .ldy = y->stride[0]};
+    j->group = few ? path->few_group : path->many_group;
+    j->tokens = few ? j->m : path->many_tokens;
+    j->blocks = few ? 1 : path->many_blocks;
+    PL_TRY(take_x(s, j, before, err));
+    if (!few && !(j->p.scratch = pl_scratch(s, s->n_threads * path->scratch_floats * 4, err))) return PL_ENOMEM;
+    j->token_parts = (j->m + j->tokens - 1) / j->tokens;
+    j->block_parts = (blocks + j->blocks - 1) / j->blocks;
+    return PL_OK;
+}
+
+pl_linear_cells pl_linear_cells_of(const pl_linear_job *j, int64_t part)
+{
+    const int64_t t0 = part / j->block_parts * j->tokens, n0 = part % j->block_parts * j->blocks * ROWS;
+    return (pl_linear_cells){t0, pl_min(t0 + j->tokens, j->m), n0, pl_min(n0 + j->blocks * ROWS, j->n)};
+}
+
+void pl_linear_run(const pl_linear_job *j, int64_t from, int64_t to, int thread)
+{
+    if (j->path && j->m > j->path->few_tokens) {
+        for (int64_t i = from; i < to; i++) {
+            const pl_linear_cells c = pl_linear_cells_of(j, i);
+            j->path->many(&j->p, c.t0, c.t1, c.n0 / ROWS, (c.n1 + ROWS - 1) / ROWS,
+                          j->p.scratch + thread * j->path->scratch_floats);
+        }
+        return;
     }
-    goto done;
-no_memory:
-    rc = PL_ENOMEM;
-done:
-    pl_scratch_release(s, mark);
-    return rc;
+    const int64_t b0 = from * j->blocks, b1 = pl_min(to * j->blocks, (j->n + ROWS - 1) / ROWS);
+    if (j->path)
+        j->path->few(&j->p, b0, b1);
+    else
+        j->int_path->run(&j->q, b0, b1, j->scratch + thread * j->int_path->scratch_bytes);
 }
 
 /* The path that runs a product: tiles need bf16 on both sides. */
@@ -191,18 +192,32 @@ static const pl_linear_path *path_of(const pl_stream *s, int32_t dtype, int act,
     return NULL;
 }
 
-int pl_cpu_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
-                  pl_err *err)
+int pl_linear_start(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_tensor *y, const pl_tensor *x,
+                    const pl_tensor *w, const pl_tensor *b, int act, pl_err *err)
 {
+    *j = (pl_linear_job){.m = x->dim[0], .n = w->dim[0]};
     if (act < 0 || act >= PL_N_ACTS) return pl_fail(err, PL_EARG, "linear: no rounding of activations %d", act);
     if (!pl_layout_of(w->dtype))
         return pl_fail(err, PL_EDTYPE, "linear: w is %s, want a format of weights", pl_dtype_name(w->dtype));
-    if (x->dim[0] == 0) return PL_OK;
+    if (j->m == 0) return PL_OK;
     act = pl_act_for(act, w->dtype);
-    if (act == PL_ACT_INT8 || act == PL_ACT_INT15) return pl_cpu_linear_int(s, y, x, w, b, act, err);
+    if (act == PL_ACT_INT8 || act == PL_ACT_INT15) return pl_linear_int_start(s, j, before, y, x, w, b, act, err);
     int32_t ran = PL_PATH_PORTABLE;
-    const pl_linear_path *path = w->layout == PL_PACKED ? path_of(s, w->dtype, act, x->dim[0], &ran) : NULL;
-    PL_TRY(path ? fast(s, path, y, x, w, b, act, err) : plain(s, y, x, w, b, act, err));
+    if (w->layout == PL_PACKED) j->path = path_of(s, w->dtype, act, j->m, &ran);
+    PL_TRY(j->path ? fast(s, j, before, y, x, w, b, act, err) : plain(s, y, x, w, b, act, err));
     s->path_count[ran]++;
     return PL_OK;
+}
+
+static void run(void *arg, int64_t from, int64_t to, int thread) { pl_linear_run(arg, from, to, thread); }
+
+int pl_cpu_linear(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
+                  pl_err *err)
+{
+    pl_linear_job j;
+    const pl_mark mark = pl_scratch_mark(s);
+    const int rc = pl_linear_start(s, &j, NULL, y, x, w, b, act, err);
+    if (rc == PL_OK) pl_parallel(s, pl_linear_parts(&j), 1, run, &j);
+    pl_scratch_release(s, mark);
+    return rc;
 }

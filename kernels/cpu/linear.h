@@ -165,8 +165,6 @@ enum { PL_INT_GROUP = 4, PL_INT_TILE = 16, PL_INT_TILES_FROM = 9 };
 #ifdef PL_X86
 extern const pl_int_path pl_int_avx2, pl_int_avx512, pl_int_amx, pl_int_soft_amx;
 #endif
-int pl_cpu_linear_int(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
-                      pl_err *err);
 
 /* A fast path. prepare: groups g0..g1 of `group` tokens of x. few: block rows b0..b1 for all tokens, straight from the packed form.
  * many: tokens t0..t1 for block rows b0..b1, unpacking a part of w once for all of them. */
@@ -182,6 +180,32 @@ typedef struct pl_linear_path {
 #ifdef PL_X86
 extern const pl_linear_path pl_linear_avx2, pl_linear_avx512, pl_linear_amx, pl_linear_soft_amx;
 #endif
+
+/* A product whose x is ready, for a fast path: its parts, some tokens by some block rows each, are computed by any thread
+ * in any order. No parts: computed already, as there is no fast path. */
+typedef struct pl_linear_job {
+    const pl_linear_path *path; /* NULL: integers */
+    const pl_int_path *int_path;
+    pl_product p;
+    pl_int_product q;
+    char *scratch; /* of integers: [threads][int_path->scratch_bytes] */
+    int64_t m, n;
+    int64_t group;                                    /* tokens of x side by side */
+    int64_t tokens, blocks, token_parts, block_parts; /* of a part, at most; how many */
+} pl_linear_job;
+/* Takes scratch, which the caller releases when all parts are computed. before: another product of the same x, whose
+ * prepared x is used if it serves, or NULL. */
+int pl_linear_start(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_tensor *y, const pl_tensor *x,
+                    const pl_tensor *w, const pl_tensor *b, int act, pl_err *err);
+int pl_linear_int_start(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_tensor *y, const pl_tensor *x,
+                        const pl_tensor *w, const pl_tensor *b, int act, pl_err *err); /* act: int8 or int15 */
+PL_INLINE int64_t pl_linear_parts(const pl_linear_job *j) { return j->token_parts * j->block_parts; }
+void pl_linear_run(const pl_linear_job *j, int64_t from, int64_t to, int thread); /* parts from..to */
+/* Tokens t0..t1 by rows of w n0..n1: what a part is of y. */
+typedef struct pl_linear_cells {
+    int64_t t0, t1, n0, n1;
+} pl_linear_cells;
+pl_linear_cells pl_linear_cells_of(const pl_linear_job *j, int64_t part);
 
 /* |x| below this is 0 in every product: paths may scale x by powers of two without leaving the normal range. */
 #define PL_TINY_X 0x1p-100f

@@ -92,7 +92,6 @@ static int plain(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor
                  pl_err *err)
 {
     const int64_t m = x->dim[0], k = x->dim[1], n = w->dim[0], units = (k + UNIT - 1) / UNIT;
-    const pl_mark mark = pl_scratch_mark(s);
     int32_t *v = pl_scratch(s, m * units * (UNIT + 1) * 4, err);
     if (!v) return PL_ENOMEM;
     float *scale = (float *)(void *)(v + m * units * UNIT);
@@ -107,60 +106,58 @@ static int plain(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor
     pl_fp_leave(mode);
     plain_job j = {w, v, scale, b ? b->data : NULL, y->data, m, units, y->stride[0]};
     pl_parallel(s, n, 4, plain_rows, &j);
-    pl_scratch_release(s, mark);
     return PL_OK;
 }
 
-typedef struct fast_job {
-    pl_int_product p;
-    const pl_int_path *path;
-    char *scratch; /* [threads][path->scratch_bytes] */
-} fast_job;
-static void fast_prepare(void *arg, int64_t from, int64_t to, int thread)
+static void prepare(void *arg, int64_t from, int64_t to, int thread)
 {
     (void)thread;
-    const fast_job *j = arg;
-    j->path->prepare(&j->p, from, to);
-}
-static void fast_run(void *arg, int64_t from, int64_t to, int thread)
-{
-    const fast_job *j = arg;
-    j->path->run(&j->p, from, to, j->scratch + thread * j->path->scratch_bytes);
+    const pl_linear_job *j = arg;
+    j->int_path->prepare(&j->q, from, to);
 }
 
-static int fast(pl_stream *s, const pl_int_path *path, pl_tensor *y, const pl_tensor *x, const pl_tensor *w,
-                const pl_tensor *b, int act, pl_err *err)
+/* x as integers, or as another product has it already. */
+static int take_x(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_err *err)
 {
-    const int64_t m = x->dim[0], k = x->dim[1], n = w->dim[0], units = (k + UNIT - 1) / UNIT;
-    const int32_t planes = act == PL_ACT_INT15 ? 2 : 1;
-    const int64_t room = pl_round_up(m, path->group);
-    const pl_mark mark = pl_scratch_mark(s);
-    uint32_t *q = pl_scratch(s, room * units * (8 * planes + 3) * 4, err);
-    char *scratch = q ? pl_scratch(s, s->n_threads * path->scratch_bytes, err) : NULL;
-    if (!scratch) {
-        pl_scratch_release(s, mark);
-        return PL_ENOMEM;
+    const pl_int_product *p = &j->q;
+    const int64_t room = pl_round_up(j->m, j->group) * p->units;
+    if (before && before->int_path == j->int_path && before->q.dtype == p->dtype && before->q.planes == p->planes) {
+        j->q.x = before->q.x;
+        return PL_OK;
     }
-    float *scale = (float *)(void *)(q + room * units * 8 * planes);
-    fast_job j = {.path = path,
-                  .scratch = scratch,
-                  .p = {.w = w->data,
-                        .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k),
-                        .dtype = w->dtype,
-                        .planes = planes,
-                        .m = m,
-                        .n = n,
-                        .k = k,
-                        .units = units,
-                        .src = x->data,
-                        .src_ld = x->stride[0],
-                        .x = {q, scale, (uint32_t *)(void *)(scale + room * units)},
-                        .bias = b ? b->data : NULL,
-                        .y = y->data,
-                        .ldy = y->stride[0]}};
-    pl_parallel(s, m, 2 * path->group, fast_prepare, &j);
-    pl_parallel(s, (n + ROWS - 1) / ROWS, m > path->group ? path->blocks : 1, fast_run, &j);
-    pl_scratch_release(s, mark);
+    uint32_t *q = pl_scratch(s, room * (8 * p->planes + 3) * 4, err);
+    if (!q) return PL_ENOMEM;
+    float *scale = (float *)(void *)(q + room * 8 * p->planes);
+    j->q.x = (pl_int_x){q, scale, (uint32_t *)(void *)(scale + room)};
+    pl_parallel(s, j->m, 2 * j->group, prepare, j);
+    return PL_OK;
+}
+
+static int fast(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_tensor *y, const pl_tensor *x,
+                const pl_tensor *w, const pl_tensor *b, int act, pl_err *err)
+{
+    const pl_int_path *path = j->int_path;
+    const int64_t k = x->dim[1], blocks = (j->n + ROWS - 1) / ROWS;
+    j->q = (pl_int_product){.w = w->data,
+                            .w_bytes = pl_cpu_packed_bytes(w->dtype, ROWS, k),
+                            .dtype = w->dtype,
+                            .planes = act == PL_ACT_INT15 ? 2 : 1,
+                            .m = j->m,
+                            .n = j->n,
+                            .k = k,
+                            .units = (k + UNIT - 1) / UNIT,
+                            .src = x->data,
+                            .src_ld = x->stride[0],
+                            .bias = b ? b->data : NULL,
+                            .y = y->data,
+                            .ldy = y->stride[0]};
+    j->group = path->group;
+    PL_TRY(take_x(s, j, before, err));
+    if (!(j->scratch = pl_scratch(s, s->n_threads * path->scratch_bytes, err))) return PL_ENOMEM;
+    j->tokens = j->m;
+    j->token_parts = 1;
+    j->blocks = j->m > j->group ? path->blocks : 1;
+    j->block_parts = (blocks + j->blocks - 1) / j->blocks;
     return PL_OK;
 }
 
@@ -188,12 +185,12 @@ static const pl_int_path *path_of(const pl_stream *s, int64_t m, int32_t *path)
     return NULL;
 }
 
-int pl_cpu_linear_int(pl_stream *s, pl_tensor *y, const pl_tensor *x, const pl_tensor *w, const pl_tensor *b, int act,
-                      pl_err *err)
+int pl_linear_int_start(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_tensor *y, const pl_tensor *x,
+                        const pl_tensor *w, const pl_tensor *b, int act, pl_err *err)
 {
     int32_t ran = PL_PATH_PORTABLE;
-    const pl_int_path *path = w->layout == PL_PACKED ? path_of(s, x->dim[0], &ran) : NULL;
-    PL_TRY(path ? fast(s, path, y, x, w, b, act, err) : plain(s, y, x, w, b, act, err));
+    if (w->layout == PL_PACKED) j->int_path = path_of(s, j->m, &ran);
+    PL_TRY(j->int_path ? fast(s, j, before, y, x, w, b, act, err) : plain(s, y, x, w, b, act, err));
     s->path_count[ran]++;
     return PL_OK;
 }
