@@ -23,6 +23,17 @@ end
 
 function M.sleep(s) C.usleep(s * 1e6) end
 
+--- What f gives once that is `want`; or what it gives in the end, if it never is: a slow machine takes its time.
+function M.becomes(want, f)
+  local v
+  for _ = 1, 400 do
+    v = f()
+    if v == want then break end
+    M.sleep(0.05)
+  end
+  return v
+end
+
 local Conn = {}
 Conn.__index = Conn
 local buffer = ffi.new "char[65536]"
