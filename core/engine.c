@@ -219,6 +219,7 @@ static double cost_of(const pl_engine *e)
 
 void pl_engine_make_room(pl_engine *e, int64_t n)
 {
+    if (n < 1) return;
     for (int64_t missing; (missing = n - pl_kv_free_pages(e->kv)) > 0 && e->prefix; pl_sched_landed(e)) {
         const int32_t given = pl_prefix_evict(e->prefix, (int32_t)missing);
         e->m.evicted_pages += (uint64_t)given;

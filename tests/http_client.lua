@@ -49,10 +49,10 @@ function M.dial(port)
 end
 
 function Conn:send(s) return tonumber(C.send(self.fd, s, #s, 0x4000)) end
--- More bytes; false at the end, or when none come for `seconds`.
+-- More bytes; false at the end, or when none come for `seconds`: by default longer than the slowest machine thinks.
 function Conn:more(seconds)
   local p = ffi.new("struct test_poll[1]", { { fd = self.fd, events = 1 } })
-  if C.poll(p, 1, (seconds or 20) * 1000) <= 0 then return false end
+  if C.poll(p, 1, (seconds or 300) * 1000) <= 0 then return false end
   local n = tonumber(C.recv(self.fd, buffer, 65536, 0))
   if n <= 0 then return false end
   self.held = self.held .. ffi.string(buffer, n)

@@ -88,6 +88,7 @@ local data, code = requests.answer(letter, function() return tok end)
 reply.id, reply.kind, reply.code, reply.n, reply.data = letter.id, letter.kind, code, #data, ffi.cast("char *", data)
 verdict(C.pl_mail_take(engine.front.inbox, letter, 0, nil) == 0, "and no other: who has gone is not read")
 assert(C.pl_mail_put(engine.front.outbox, reply, 0, nil) == 0)
+C.pl_letter_free(letter)
 local status, body = answer(c)
 verdict(status == 200 and body.choices[1].text == alone.choices[1].text, "and then it is answered")
 -- what the front did not expect is a 500, and nobody else's
@@ -96,6 +97,7 @@ until_(function() return s.n_asked == 1 end, "the front has it")
 assert(C.pl_mail_take(engine.front.inbox, letter, 0, nil) == 1)
 reply.id, reply.code, reply.n, reply.data = letter.id, C.PL_EARG, 4, ffi.cast("char *", "oops")
 assert(C.pl_mail_put(engine.front.outbox, reply, 0, nil) == 0)
+C.pl_letter_free(letter)
 local print_ = print
 s.log = function(t) verdict(t:find "oops" ~= nil, "the log says why: " .. t) end
 status, body = answer(c)

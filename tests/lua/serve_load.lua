@@ -127,7 +127,7 @@ function Conn:close(reset)
 end
 function Conn:send(s) return C.send(self.fd, s, #s, 0x4000) == #s end
 function Conn:more()
-  if not coroutine.yield(self.fd, now() + 60) then return false end
+  if not coroutine.yield(self.fd, now() + 600) then return false end
   if self.slow then pause(self.slow * random()) end
   local n = tonumber(C.recv(self.fd, buffer, self.most, 0x40))
   if n <= 0 then return false end
