@@ -158,6 +158,93 @@ START_TEST(logsumexp_is_near_doubles)
 }
 END_TEST
 
+/* A row as long as a large vocabulary, with many equal logits and forbidden tokens: draws come from what a sort keeps, and
+ * as often as they should from each sixteenth of it, by rank and by place. */
+enum { LARGE = 163840, PARTS = 16, DRAWS = 250 };
+static float large[LARGE], room[LARGE];
+static int32_t rank_of[LARGE], sorted[LARGE];
+static int by_large(const void *a, const void *b)
+{
+    const int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
+    return large[i] != large[j] ? (large[i] < large[j] ? 1 : -1) : i - j;
+}
+static void check_large(int32_t n, pl_sample_opts o)
+{
+    static double p[LARGE];
+    double total = 0, kept = 0, part[2][PARTS] = {{0}};
+    int32_t m = o.top_k && o.top_k < n ? o.top_k : n, hits[2][PARTS] = {{0}};
+    while (large[sorted[m - 1]] <= -INFINITY) m--;
+    for (int32_t i = 0; i < m; i++)
+        total += p[i] = exp(((double)large[sorted[i]] - (double)large[sorted[0]]) / (double)o.temperature);
+    for (int32_t i = 0; i < m && o.top_p < 1; i++) {
+        kept += p[i] / total;
+        if (kept >= (double)o.top_p) m = i + 1;
+    }
+    for (int32_t i = 0; i < m; i++)
+        if (p[i] < (double)o.min_p) m = i;
+    total = 0;
+    for (int32_t i = 0; i < m; i++) total += p[i];
+    for (int32_t i = 0; i < m; i++) {
+        part[0][(int64_t)i * PARTS / m] += p[i] / total;
+        part[1][(int64_t)sorted[i] * PARTS / n] += p[i] / total;
+    }
+    for (int draw = 0; draw < DRAWS; draw++) {
+        pl_sampled s;
+        o.seed = (uint64_t)draw;
+        ck_assert_int_eq(pl_sample(&s, large, n, &o, NULL, 0, 0, room, &err), PL_OK);
+        const int32_t rank = rank_of[s.token];
+        /* probabilities are floats there: the last one that is kept may be a neighbour */
+        ck_assert_msg(rank < m + (o.top_p < 1 ? m / 1000 + 1 : 0), "%d: rank %d of %d is not kept", n, rank, m);
+        hits[0][(int64_t)pl_min(rank, m - 1) * PARTS / m]++;
+        hits[1][(int64_t)s.token * PARTS / n]++;
+    }
+    for (int by = 0; by < 2; by++)
+        for (int i = 0; i < PARTS; i++) {
+            const double want = part[by][i] * DRAWS;
+            ck_assert_msg(fabs(hits[by][i] - want) < 5 * sqrt(want) + 2, "%d: part %d by %s: %d draws, want %.1f", n, i,
+                          by ? "place" : "rank", hits[by][i], want);
+        }
+}
+
+START_TEST(large_vocabularies)
+{
+    static const struct {
+        float t, p, m;
+        int k;
+    } c[] = {{1, 1, 0, 0},    {30, 1, 0, 3},    {30, 1, 0, 777},          {50, 1, 0, 160000},
+             {1, 0.9f, 0, 0}, {30, 0.5f, 0, 0}, {8, 0.999f, 0.01f, 5000}, {2, 1, 0.02f, 0}};
+    static const int32_t sizes[] = {160001, LARGE};
+    const int32_t n = sizes[_i];
+    for (int32_t i = 0; i < n; i++) {
+        const double u = (rand() % 32768 + 0.5) / 32768, v = (rand() % 32768 + 0.5) / 32768;
+        large[i] = i / 64 % 5 == 3 || rand() % 50 == 0 ? -INFINITY : (float)(round(40 * log(u / v)) / 16);
+        sorted[i] = i;
+    }
+    large[n - 1] = 24; /* probable, and the last of all */
+    large[n / 3 * 2] = 25;
+    qsort(sorted, (size_t)n, sizeof *sorted, by_large);
+    for (int32_t i = 0; i < n; i++) rank_of[sorted[i]] = i;
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        pl_sample_opts o = plain;
+        o.temperature = c[i].t, o.top_p = c[i].p, o.min_p = c[i].m, o.top_k = c[i].k;
+        check_large(n, o);
+    }
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++) sum += exp((double)large[i] - (double)large[sorted[0]]);
+    const double lse = log(sum) + (double)large[sorted[0]];
+    ck_assert_double_eq_tol(pl_logsumexp(large, n), lse, 1e-6);
+    pl_sample_opts o = {.top_p = 1, .repetition = 1, .n_logprobs = PL_MAX_LOGPROBS};
+    pl_sampled s;
+    ck_assert_int_eq(pl_sample(&s, large, n, &o, NULL, 0, 0, room, &err), PL_OK);
+    ck_assert_int_eq(s.token, sorted[0]);
+    for (int i = 0; i < s.n_top; i++) {
+        ck_assert_int_eq(s.top_id[i], sorted[i]);
+        ck_assert_double_eq_tol(s.top_logprob[i], (double)large[sorted[i]] - lse, 1e-4);
+    }
+    ck_assert_int_eq(s.n_top, PL_MAX_LOGPROBS);
+}
+END_TEST
+
 START_TEST(seed_and_position_decide)
 {
     pl_sample_opts o = plain;
@@ -269,11 +356,12 @@ int main(void)
     tcase_add_test(c, top_k_top_p_min_p);
     tcase_add_test(c, equals_at_the_cut);
     tcase_add_test(c, logsumexp_is_near_doubles);
+    tcase_add_loop_test(c, large_vocabularies, 0, 2);
     tcase_add_test(c, seed_and_position_decide);
     tcase_add_test(c, penalties_and_bias);
     tcase_add_test(c, logprobs_are_the_models);
     tcase_add_test(c, bad_input);
-    tcase_set_timeout(c, 120);
+    tcase_set_timeout(c, 300);
     suite_add_tcase(s, c);
     return run_suite(s);
 }

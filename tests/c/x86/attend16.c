@@ -1,5 +1,5 @@
-/* attend16.c: attention on AVX-512 as it stands, each of its instructions made of AVX2 ones (avx512.h), gives the bits of
- * plain C: over every format of the cache, both ways from E4M3 codes to words, and any cut into blocks. */
+/* attend16.c: attention on AVX-512 as it stands, each of its instructions made of AVX2 ones (avx512.h), and on AVX2, give the
+ * bits of plain C: over every format of the cache, both ways from E4M3 codes to words, and any cut into blocks. */
 #include "avx512.h"
 #include "cpu.h"
 #include "kv.h"
@@ -155,7 +155,7 @@ static void finish(trial *c)
 }
 
 /* In blocks of up to `queries` queries and `heads` key heads. */
-static void emulate(const pl_attend_job *j, int64_t queries, int64_t heads)
+static void attend(const pl_attend_ops *ops, const pl_attend_job *j, int64_t queries, int64_t heads)
 {
     const pl_kv *kv = j->kv;
     const int64_t most = queries * heads * j->group, value_dim = kv->o.value_dim;
@@ -174,12 +174,12 @@ static void emulate(const pl_attend_job *j, int64_t queries, int64_t heads)
                                            .n = pl_min(queries, kv->span[i].n - from),
                                            .pos = kv->span[i].pos + from};
                 int64_t chunk = pl_attend_first(j, b.pos) / PL_ATTEND_CHUNK;
-                emulated.chunk(j, &b, chunk, sum, work);
+                ops->chunk(j, &b, chunk, sum, work);
                 while (++chunk * PL_ATTEND_CHUNK < b.pos + b.n) {
-                    emulated.chunk(j, &b, chunk, part, work);
-                    emulated.merge(sum, part, b.heads * b.n * j->group, value_dim);
+                    ops->chunk(j, &b, chunk, part, work);
+                    ops->merge(sum, part, b.heads * b.n * j->group, value_dim);
                 }
-                emulated.finish(j, &b, sum);
+                ops->finish(j, &b, sum);
             }
     pl_fp_leave(mode);
     free(part);
@@ -190,6 +190,7 @@ static void emulate(const pl_attend_job *j, int64_t queries, int64_t heads)
 START_TEST(test_attend)
 {
     static const int64_t cuts[][2] = {{13, 4}, {1, 1}, {5, 2}}; /* queries and key heads of a block */
+    static const pl_attend_ops *const paths[] = {&emulated, &pl_attend_avx2};
     if (!pl_dev_has_path(PL_PATH_AVX2)) return;
     trial c;
     start(&c, &shapes[_i]);
@@ -207,10 +208,10 @@ START_TEST(test_attend)
             int64_t n_nan = 0;
             for (int64_t i = 0; i < n; i++) n_nan += isnan(want[i]);
             ck_assert_msg(kind == TAME ? n_nan == 0 : n_nan < n, "%d NaN of %d, kind %d", (int)n_nan, (int)n, kind);
-            for (int run = 0; run < 6; run++) {
+            for (int run = 0; run < 12; run++) {
                 memset(c.got.data, 0x55, 4 * (size_t)n);
                 j.denormals = run % 2;
-                emulate(&j, cuts[run / 2][0], cuts[run / 2][1]);
+                attend(paths[run / 6], &j, cuts[run / 2 % 3][0], cuts[run / 2 % 3][1]);
                 for (int64_t i = 0; i < n; i++)
                     if (pl_f32_bits(want[i]) != pl_f32_bits(got[i]) && !(isnan(want[i]) && isnan(got[i])))
                         ck_abort_msg("kind %d, size %a, run %d: value %d is %a, want %a", kind, (double)sizes[which],

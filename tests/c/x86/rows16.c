@@ -1,4 +1,5 @@
-/* rows16.c: the small ops on AVX-512 as they stand, each instruction made of AVX2 ones (avx512.h), give the bits of plain C. */
+/* rows16.c: the small ops on AVX-512 as they stand, each instruction made of AVX2 ones (avx512.h), and on AVX2, give the bits
+ * of plain C. */
 #include "avx512.h"
 #include "dev.h"
 #include "dtype.h"
@@ -47,7 +48,7 @@ static void same_floats(const char *what, int64_t n, const float *a, const float
 START_TEST(test_rows)
 {
     if (!pl_dev_has_path(PL_PATH_AVX2)) return;
-    const pl_row_ops *ops[2] = {&pl_row_ops_portable, &emulated};
+    const pl_row_ops *ops[2] = {&pl_row_ops_portable, _i ? &pl_row_ops_avx2 : &emulated};
     const uint32_t mode = pl_fp_enter();
     for (int64_t n = 1; n <= MAX; n++)
         for (int round = 0; round < 6; round++) {
@@ -94,7 +95,7 @@ int main(void)
     Suite *s = suite_create("rows16");
     TCase *t = tcase_create("rows");
     tcase_set_timeout(t, 120);
-    tcase_add_test(t, test_rows);
+    tcase_add_loop_test(t, test_rows, 0, 2);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
