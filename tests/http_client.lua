@@ -74,6 +74,10 @@ function Conn:bytes(n)
   while #self.held < n do if not self:more() then return nil end end
   return take(self, n)
 end
+--- Has something come, or the end?
+function Conn:ready()
+  return C.poll(ffi.new("struct test_poll[1]", { { fd = self.fd, events = 1 } }), 1, 0) == 1
+end
 function Conn:close() C.close(self.fd) end
 function Conn:half_close() C.shutdown(self.fd, 1) end
 

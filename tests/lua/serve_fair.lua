@@ -1,6 +1,6 @@
 -- A long list of embeddings beside others: what a step takes of it, and how many steps somebody waits who comes while
 -- it is at work. Counted in steps and tokens. Server and clients are one process: the test turns the server's loop.
-local cjson, ffi = require "cjson", require "ffi"
+local cjson = require "cjson"
 local client = dofile "tests/http_client.lua"
 local verdicts = dofile "tests/verdicts.lua"
 local verdict = verdicts.ok
@@ -36,15 +36,19 @@ local function job_of(seed)
   end, "a job")
   return found
 end
-local function is_there(c)
-  local p = ffi.new("struct test_poll[1]", { { fd = c.fd, events = 1 } })
-  return ffi.C.poll(p, 1, 0) == 1
-end
 
 local list = {}
 for i = 1, 300 do list[i] = ids(INPUT, i) end
 local function list_at_work()
-  local c, from = ask("/v1/embeddings", { input = list, encoding_format = "base64" }), engine:metrics().prompt_tokens
+  local c = ask("/v1/embeddings", { input = list, encoding_format = "base64" })
+  local function lists()
+    local n = 0
+    for _, job in pairs(s.jobs) do if job.o.kind == "embedding" then n = n + 1 end end
+    return n
+  end
+  local before = lists()
+  until_(function() return lists() > before end, "the list is read") -- by a front thread, which takes its time
+  local from = engine:metrics().prompt_tokens
   until_(function() return engine:metrics().prompt_tokens > from + 3 * INPUT end, "the list is at work")
   return c
 end
@@ -59,7 +63,7 @@ local function turns_of_newcomer()
     s:turn()
     n = n + 1
   end
-  until_(function() return is_there(c) end, "its answer")
+  until_(function() return c:ready() end, "its answer")
   c:close()
   return n
 end
@@ -109,12 +113,12 @@ bound = math.ceil((TOKENS + INPUT + OWN) / TOKENS) + 2
 verdict(n <= bound, ("somebody who comes to a list alone waits %d steps, want at most %d"):format(n, bound))
 
 -- and its answer is whole
-until_(function() return is_there(embeds) end, "the list's answer")
+until_(function() return embeds:ready() end, "the list's answer")
 local status, h = embeds:head()
 -- the rest of it comes while the loop turns
 while #embeds.held < tonumber(h["content-length"]) do
   s:turn()
-  if is_there(embeds) then embeds:more(0) end
+  if embeds:ready() then embeds:more(0) end
 end
 local t = cjson.decode(embeds:body(h))
 verdict(status == 200 and #t.data == 300 and t.data[300].index == 299, "300 embeddings")

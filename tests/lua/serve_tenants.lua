@@ -1,6 +1,6 @@
 -- Tenants and places: one that floods the server leaves the others theirs. Server and clients are one process: the test
 -- turns the server's loop.
-local cjson, ffi = require "cjson", require "ffi"
+local cjson = require "cjson"
 local client = dofile "tests/http_client.lua"
 local verdicts = dofile "tests/verdicts.lua"
 local eq, has = verdicts.eq, verdicts.has
@@ -27,10 +27,6 @@ local function ask(who, o, path)
   c:ask("POST", path or "/v1/completions", cjson.encode(o), ("Authorization: Bearer key-of-%s\r\n"):format(who))
   return c
 end
-local function answered(c)
-  local p = ffi.new("struct test_poll[1]", { { fd = c.fd, events = 1 } })
-  return ffi.C.poll(p, 1, 0) == 1
-end
 local function turn(n) for _ = 1, n do s:turn() end end
 -- Requests that go on until they are closed; those that are refused have an answer at once. Returns how many run or
 -- wait, and a refusal.
@@ -45,7 +41,7 @@ local function flood(who, n, o, path)
   end
   turn(20)
   for _, c in ipairs(new) do
-    if answered(c) then
+    if c:ready() then
       local status, h = c:head()
       local text = c:body(h)
       eq(status, 429, who .. " too many")
@@ -103,7 +99,7 @@ for i = 1, 60 do list[i] = { i, i + 1, i + 2 } end
 eq(flood("alice", 18), 18, "alice's")
 local c = ask("bob", { input = list }, "/v1/embeddings")
 for _ = 1, 20000 do
-  if answered(c) then break end
+  if c:ready() then break end
   s:turn()
 end
 local status = c:head()
