@@ -28,11 +28,14 @@ function M.is_refusal(e) return getmetatable(e) == Refusal end
 local function refuse(message, param, code) error(M.refusal(message, { param = param, code = code }), 0) end
 
 --- To a client that came when as many requests ran or waited as there are places for (a pool's batch and queue), or
---- as many of its tenant as may while others have taken less than is theirs.
-function M.full(engine, tenant)
-  local n, of = engine.of_tenant[tenant] or 0, " of this tenant"
-  if engine.n_open >= engine.places then n, of = engine.n_open, "" end
-  return M.refusal(("no room for another request%s: %d run or wait, try again later"):format(of, n), { status = 429 })
+--- as many of its tenant as may while others have taken less than is theirs. n, of: bodies that are being read, of all
+--- and of each tenant, where there is no room for another.
+function M.full(engine, tenant, n, of)
+  local what = n and "are being read" or "run or wait"
+  n, of = n or engine.n_open, of or engine.of_tenant
+  local all = n >= engine.places or engine.n_tenants < 2
+  return M.refusal(("no room for another request%s: %d %s, try again later"):format(all and "" or " of this tenant",
+    all and n or of[tenant] or 0, what), { status = 429 })
 end
 
 --- The body of an error.

@@ -56,7 +56,7 @@ for path, name in pairs { ["/v1/completions"] = "completion", ["/v1/chat/complet
     if engine.fronts == 0 or #r.body < SMALL and name ~= "chat" then return s:heard(r, s.reader:read(kind, r.body)) end
     if engine:room(r.tenant, s.n_asked, s.asked_of) < 1
       or not engine.front:ask(-r.id, front.kinds.request, kind, requests.letter(s.setup, r.body)) then
-      error(openai.full(engine, r.tenant), 0)
+      error(openai.full(engine, r.tenant, s.n_asked, s.asked_of), 0)
     end
     s:asked(r, 1)
     r.body, s.reading[r.id], s.hurried = nil, r, false
