@@ -137,6 +137,10 @@ bool pl_host_may_wait(const char *path); /* who opens or reads it: a pipe, a soc
 /* A file of n bytes, whole or not at all: written beside `path` under another name, which is then `path`. What is no
  * regular file (a device, a pipe) is written as it is. */
 int pl_host_write(const char *path, const void *data, int64_t n, pl_err *err);
+/* Holds a file, which is made if it is not there, for this process until pl_host_let_go. PL_EBUSY: another process holds
+ * it, or it has lost its name meanwhile; try again. *fd: -1 where the file system has no locks. */
+int pl_host_hold(int32_t *fd, const char *path, pl_err *err);
+void pl_host_let_go(int32_t fd);
 int pl_host_log(int32_t *fd, const char *path, pl_err *err); /* "-": stderr; NULL: nowhere; *fd >= 0: goes there now */
 char *pl_line_read(const char *prompt, const char *completions); /* edited; NULL at the end; completions by "\n" */
 void pl_line_free(char *line);

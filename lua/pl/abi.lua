@@ -1,6 +1,6 @@
--- The C side: the only file that touches ffi. The text of core/pl.h, core/pl_serve.h, core/host.h and core/pl_ops.h is
--- handed over once, as it stands but for one struct; the size of every struct is compared with what the C compiler made
--- of it, so that a stale binary stops here.
+-- The C side: the only file that touches ffi. The text of core/pl.h, core/pl_serve.h and core/pl_ops.h is handed over
+-- once, as it stands but for one struct; the size of every struct is compared with what the C compiler made of it, so
+-- that a stale binary stops here.
 local ffi = require "ffi"
 local err = require "pl.err"
 local M = {}

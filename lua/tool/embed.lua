@@ -16,8 +16,7 @@ end
 -- kind: "module" (Lua source), "text" (a module that is a string), "recipe"
 local files = {
   { name = "argparse", kind = "module", text = read(argparse) },
-  { name = "pl.h.text", kind = "text", text = abi(root .. "/core/pl.h") .. abi(root .. "/core/pl_serve.h")
-    .. abi(root .. "/core/host.h") },
+  { name = "pl.h.text", kind = "text", text = abi(root .. "/core/pl.h") .. abi(root .. "/core/pl_serve.h") },
   { name = "pl.demo.text", kind = "text", text = read(root .. "/tools/model.sh") },
   { name = "pl.ops.text", kind = "text", text = abi(root .. "/core/pl_ops.h") },
 }
