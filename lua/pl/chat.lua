@@ -92,19 +92,11 @@ local function of_gguf(path, c)
   return found, tokens
 end
 
-local function is_directory(path)
-  local f = io.open(path, "rb")
-  if not f then return false end
-  local _, _, code = f:read(0)
-  f:close()
-  return code == 21 -- EISDIR
-end
-
 -- Templates by name, where they are, and the special tokens. c: the checkpoint, if it is one.
 local function look(path, c)
   if c and c.packed and c.format == "hf" then return of_texts(c.text, path) end
   if c and c.format == "gguf" then return of_gguf(path, c) end
-  if is_directory(path) then return of_directory(path) end
+  if file.is_directory(path) then return of_directory(path) end
   if path:find "%.safetensors$" then return of_directory(path:match "^(.*)/" or ".") end
   local found = {}
   if path:find "%.json$" then

@@ -26,10 +26,11 @@ local function some_text(v)
 end
 local function log_to(v) return type(v) ~= "boolean" and some_text(v) or nil end
 
+--- Is this text an address in numbers? Names are not looked up.
+function M.is_address(s) return (s:find "^[%d.]+$" or s:find "^[%x:.]*:[%x:.]*$") ~= nil end
+M.ADDRESS = "want a numeric one: 127.0.0.1, 0.0.0.0, ::1"
 local function numeric_address(v)
-  if type(v) ~= "string" or not (v:find "^[%d.]+$" or v:find "^[%x:.]*:[%x:.]*$") then
-    return schema.show(v) .. ", want a numeric one: 127.0.0.1, 0.0.0.0, ::1"
-  end
+  if type(v) ~= "string" or not M.is_address(v) then return schema.show(v) .. ", " .. M.ADDRESS end
 end
 
 -- A table here is a table in the file; entries: any names, each with such a table.

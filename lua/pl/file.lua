@@ -38,6 +38,12 @@ function M.need(path, limit)
   return text
 end
 
+function M.is_directory(path)
+  local f = io.open(path .. "/.")
+  if f then f:close() end
+  return f ~= nil
+end
+
 --- Raises where reading a file could wait for somebody: for one that is read while others wait.
 function M.ready(path)
   if abi.C.pl_host_may_wait(path) then error(err.new(path .. ": not a regular file"), 0) end

@@ -274,9 +274,9 @@ end
 local function get(c, o, f, repo, commit, dir)
   local target = dir .. "/" .. f.path
   local function is_there() return size_of(target) == f.size and (not f.sha256 or sha256(target) == f.sha256) end
-  local folder = io.open(target .. "/.")
-  if folder then folder:close() end
-  if folder or C.pl_host_may_wait(target) then fail("%s: is there, and no regular file", target) end
+  if require("pl.file").is_directory(target) or C.pl_host_may_wait(target) then
+    fail("%s: is there, and no regular file", target)
+  end
   if is_there() then return target end
   local part = ("%s.%s.part"):format(target, f.sha256 and f.sha256:sub(1, 12) or "whole")
   local p = io.popen("mkdir -p " .. quoted(target:match "^(.*)/") .. " 2>&1")

@@ -222,9 +222,7 @@ end
 
 local function file(args, env)
   local path = args[1]
-  local text, why = files.read(path, files.text)
-  if not text then error(err.new(why), 0) end
-  text = text:gsub("^#![^\n]*", "")
+  local text = files.need(path, files.text):gsub("^#![^\n]*", "")
   local chunk, msg = loadstring(text, "@" .. path)
   if not chunk then error(err.new(msg), 0) end
   err.register(path, text, true)

@@ -64,9 +64,7 @@ function M.run(o)
   common.only(o, not o.policy, "want one of --eval and --policy", { "eval" })
   local c = attach.connect(path_of(o), o.write, function(text) io.stderr:write("perilune: ", text, "\n") end)
   if o.policy then
-    local text, why = files.read(o.policy, files.recipe)
-    if not text then error(err.new(why), 0) end
-    return show(c.call(("set_policy(%q)"):format(text .. "\n"), o.json), o.json)
+    return show(c.call(("set_policy(%q)"):format(files.need(o.policy, files.recipe) .. "\n"), o.json), o.json)
   end
   if o.eval then return show(c.call(o.eval, o.json), o.json) end
   if C.pl_host_is_tty(0) then

@@ -41,9 +41,9 @@ local function packed(path, recipe)
 end
 
 local function want_directory(dir, what)
-  local f = dir and io.open(dir .. "/.")
-  if f then f:close()
-  elseif dir then error(err.new(("%s: %s: No such file or directory"):format(what, dir)), 0) end
+  if dir and not require("pl.file").is_directory(dir) then
+    error(err.new(("%s: %s: No such file or directory"):format(what, dir)), 0)
+  end
 end
 local function parent(path) return type(path) == "string" and (path:match "^(.*)/" or ".") or nil end
 

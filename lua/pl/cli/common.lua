@@ -129,13 +129,8 @@ end
 --- A file that is written at the end: raises at once where it has no directory, or is one.
 function M.will_write(path)
   if not path or path == "-" or require("pl.abi").C.pl_host_may_wait(path) then return end
-  local function is_directory(name)
-    local f = io.open(name .. "/.")
-    if f then f:close() end
-    return f ~= nil
-  end
-  local is = is_directory(path)
-  if is or not is_directory(path:match "^(.*/)" or ".") then
+  local is = file.is_directory(path)
+  if is or not file.is_directory(path:match "^(.*/)" or ".") then
     error(require("pl.err").new(("%s: %s"):format(path, is and "Is a directory" or "No such file or directory")), 0)
   end
 end

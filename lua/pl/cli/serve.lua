@@ -7,8 +7,8 @@ function M.options(p)
   common.compute(p, true)
   common.tiers(p)
   p:option("--address", "Numeric address to listen on. Default: 127.0.0.1."):convert(function(s)
-    if s:find "^[%d.]+$" or s:find "^[%x:.]*:[%x:.]*$" then return s end
-    return nil, "want a numeric one: 127.0.0.1, 0.0.0.0, ::1"
+    if deploy.is_address(s) then return s end
+    return nil, deploy.ADDRESS
   end):argname "ADDRESS"
   p:option("--port", "Port; 0 = any free one, which is printed. Default: 8080."):convert(common.whole(0, 65535))
     :argname "N"
