@@ -7,7 +7,6 @@
 typedef struct work {
     const pl_products *p;
     pl_linear_job job[PL_MAX_PRODUCTS];
-    int64_t parts;    /* of all jobs; with a gate: of the first, which are those of the second */
     pl_row2_fn *gate; /* NULL: none, or not here */
 } work;
 
@@ -57,18 +56,19 @@ int pl_cpu_products(pl_stream *s, const pl_products *p, pl_err *err)
 {
     PL_ASSERT(p->n >= 1 && p->n <= PL_MAX_PRODUCTS);
     work w = {.p = p};
+    int64_t parts = 0;
     int rc = PL_OK;
     const pl_mark mark = pl_scratch_mark(s);
     for (int32_t i = 0; i < p->n && rc == PL_OK; i++) {
         rc = pl_linear_start(s, &w.job[i], i ? &w.job[i - 1] : NULL, p->y[i], p->x, p->w[i], p->b[i], p->act, err);
-        w.parts += pl_linear_parts(&w.job[i]);
+        parts += pl_linear_parts(&w.job[i]);
     }
     if (rc == PL_OK) {
         if (p->gate && p->h->dtype == PL_F32 && alike(&w.job[0], &w.job[1])) {
             w.gate = gate_of(s, p->gate);
-            w.parts = pl_linear_parts(&w.job[0]);
+            parts /= 2; /* each is of both */
         }
-        pl_parallel(s, w.parts, 1, run, &w);
+        pl_parallel(s, parts, 1, run, &w);
     }
     pl_scratch_release(s, mark);
     if (rc < 0 || !p->gate || w.gate) return rc;
