@@ -27,20 +27,30 @@ local function ask(who, o, path)
   c:ask("POST", path or "/v1/completions", cjson.encode(o), ("Authorization: Bearer key-of-%s\r\n"):format(who))
   return c
 end
-local function turn(n) for _ = 1, n do s:turn() end end
--- Requests that go on until they are closed; those that are refused have an answer at once. Returns how many run or
--- wait, and a refusal.
+local function until_(done, what)
+  local limit = os.time() + 120
+  while not done() do
+    if os.time() > limit then error("never: " .. what) end
+    s.restless = true -- an answer is no letter: do not sleep until one
+    s:turn()
+  end
+end
+local function jobs()
+  local n = 0
+  for _ in pairs(s.jobs) do n = n + 1 end
+  return n
+end
+-- Requests that stay until they are closed, as the engine is paused; those that are refused have an answer. Returns how
+-- many run or wait, and a refusal.
 local open = {}
 local function flood(who, n, o, path)
-  local new, taken, said = {}, 0, nil
-  for i = 1, n do
+  s.paused = true
+  local taken, said = 0, nil
+  for _ = 1, n do
     local body = { prompt = { 5, 6, 7 }, max_tokens = 900, ignore_eos = true }
     for k, v in pairs(o or {}) do body[k] = v end
-    new[i] = ask(who, body, path)
-    turn(3)
-  end
-  turn(20)
-  for _, c in ipairs(new) do
+    local before, c = jobs(), ask(who, body, path)
+    until_(function() return c:ready() or jobs() > before end, "a request is taken or refused")
     if c:ready() then
       local status, h = c:head()
       local text = c:body(h)
@@ -49,8 +59,8 @@ local function flood(who, n, o, path)
       said = cjson.decode(text).error.message
       c:close()
     else
-      taken = taken + 1
       open[#open + 1] = c
+      taken = taken + 1
     end
   end
   return taken, said
@@ -58,11 +68,8 @@ end
 local function leave()
   for _, c in ipairs(open) do c:close() end
   open = {}
-  for _ = 1, 1000 do
-    if engine.n_open == 0 and s.n_asked == 0 then break end
-    s:turn()
-  end
-  eq(engine.n_open, 0, "all have gone")
+  s.paused = false
+  until_(function() return engine.n_open == 0 and s.n_asked == 0 end, "all have gone")
   for t, n in pairs(engine.of_tenant) do eq(n, 0, "requests of tenant " .. t) end
   for t, n in pairs(s.asked_of) do eq(n, 0, "bodies of tenant " .. t) end
 end
@@ -97,11 +104,9 @@ leave()
 local list = {}
 for i = 1, 60 do list[i] = { i, i + 1, i + 2 } end
 eq(flood("alice", 18), 18, "alice's")
+s.paused = false
 local c = ask("bob", { input = list }, "/v1/embeddings")
-for _ = 1, 20000 do
-  if c:ready() then break end
-  s:turn()
-end
+until_(function() return c:ready() end, "bob's list is answered")
 local status = c:head()
 eq(status, 200, "bob's list")
 c:close()
