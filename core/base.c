@@ -87,6 +87,7 @@ int32_t pl_abi_sizeof(const char *type)
     SIZE(pl_err);
     SIZE(pl_tensor);
     SIZE(pl_dev_opts);
+    SIZE(pl_fit);
     SIZE(pl_kv_opts);
     SIZE(pl_span);
     SIZE(pl_attr);

@@ -67,6 +67,14 @@ uint64_t pl_dev_path_count(pl_dev *dev, int32_t path)
     return path >= 0 && path < PL_N_PATHS ? dev->stream.path_count[path] : 0;
 }
 
+int pl_dev_fit(pl_dev *dev, pl_fit *fit, int32_t cap, pl_err *err)
+{
+    pl_stream *s = &dev->stream;
+    if (cap < 1) return pl_fail(err, PL_EARG, "threads: room for %d counts, want 1 at least", cap);
+    if (!s->backend->fit) return pl_fail(err, PL_EDEV, "threads: this backend has none");
+    return s->backend->fit(s, fit, cap, err);
+}
+
 int pl_dev_probe(pl_dev *dev, int32_t probe, const pl_tensor *memory, double *work, pl_err *err)
 {
     pl_stream *s = &dev->stream;

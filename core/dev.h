@@ -35,6 +35,8 @@ typedef struct pl_backend {
     const pl_cuda_ops *ops;                                                                        /* CUDA only */
     int (*probe)(pl_stream *s, int32_t probe, const pl_tensor *memory, double *work, pl_err *err); /* CPU only */
     int (*products)(pl_stream *s, const pl_products *p, pl_err *err); /* NULL: one op after another */
+    int (*fit)(pl_stream *s, pl_fit *fit, int32_t cap, pl_err *err);  /* CPU only */
+    void (*begin)(pl_stream *s, int64_t tokens); /* a program begins a step of so many; NULL: it is all the same */
 } pl_backend;
 
 struct pl_stream {

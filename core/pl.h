@@ -8,7 +8,7 @@
 #include <stdint.h>
 #pragma GCC visibility push(default) /* Lua finds these in the program by name */
 /* abi-begin */
-enum { PL_ABI = 2, PL_MAX_DIMS = 4 };
+enum { PL_ABI = 3, PL_MAX_DIMS = 4 };
 
 /* Status codes. From PL_ETAG down they are conditions: nobody's fault, often expected. */
 enum {
@@ -121,7 +121,7 @@ int pl_tensor_set_i32(pl_tensor *t, const int32_t *src, int64_t n, pl_err *err);
 /* dev: a device with one stream of work and its threads */
 typedef struct pl_dev_opts {
     int32_t kind;       /* PL_DEV_CPU, PL_DEV_CUDA */
-    int32_t n_threads;  /* CPU: 0 = one per core that this process may use */
+    int32_t n_threads;  /* CPU: 0 = one per core that this process may use, no more than its cgroup's quota */
     int32_t path;       /* CPU: PL_PATH_AUTO = the fastest the machine has; a path it lacks is PL_EDEV */
     int32_t index;      /* CUDA: device number */
     const char *plugin; /* CUDA: file of the plug-in, NULL = libperilune_cuda.so beside the program */
@@ -140,6 +140,14 @@ int pl_dev_copy(pl_dev *dev, pl_tensor *dst, const pl_tensor *src, pl_err *err);
 /* Reorder w[N,K] into the device's product layout; row_map[N] (or NULL) gives the source row of each row. */
 int pl_dev_pack(pl_dev *dev, pl_tensor *out, const pl_tensor *w, const int32_t *row_map, pl_err *err);
 int64_t pl_dev_packed_bytes(int32_t kind, int32_t dtype, int64_t n, int64_t k); /* needs no device */
+/* How fast all of the device's threads read memory, half of them, a quarter, and so on down to four; from then on steps of at
+ * most PL_FEW_TOKENS tokens run on as many as did best. The number of counts, at most cap; PL_EDEV: not a CPU. */
+enum { PL_FEW_TOKENS = 16 };
+typedef struct pl_fit {
+    int32_t n_threads;
+    double gb_s;
+} pl_fit;
+int pl_dev_fit(pl_dev *dev, pl_fit *fit, int32_t cap, pl_err *err);
 /* What the device can do at most, for benchmarks to compare with: one run of a loop that does nothing else, on all of its
  * threads. *work: bytes read, or multiplications and additions. PL_EDEV: this path or machine has no such thing. */
 enum {

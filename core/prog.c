@@ -455,6 +455,8 @@ int pl_prog_run_timed(pl_prog *p, pl_kv *kv, const pl_batch *b, pl_tensor *resul
     double mark = pl_prof_mark(prof);
     PL_TRY(check_batch(p, b, err));
     PL_TRY(pl_kv_begin(kv, b->span, b->n_spans, err));
+    pl_stream *s = &p->dev->stream;
+    if (s->backend->begin) s->backend->begin(s, b->n_tokens);
     resolve(p, b);
     int rc = copy_inputs(p, kv, b, err);
     pl_prof_part(prof, PL_PART_BEGIN, &mark);

@@ -43,12 +43,19 @@ PL_INLINE uint32_t pl_fp_enter(void) { return 0; }
 PL_INLINE void pl_fp_leave(uint32_t old) { (void)old; }
 #endif
 
+/* cpus.c. root: "", or the place of another /proc and /sys. */
+int32_t pl_cpus(const char *root, int32_t *cpu, int32_t cap); /* CPUs that the process may use, one of each core */
+int32_t pl_cpus_paid(const char *root, int32_t n); /* how many of n the quotas of its groups allow, at least 1 */
+
 /* pool.c: threads that wait for work, first spinning for a while, then asleep. The caller is thread 0. */
 typedef void pl_part_fn(void *arg, int64_t from, int64_t to, int thread);
 typedef struct pl_pool pl_pool;
-int pl_pool_new(pl_pool **out, int32_t n_threads, pl_err *err); /* 0: one per core that the process may use */
+int pl_pool_new(pl_pool **out, int32_t n_threads,
+                pl_err *err); /* 0: one per core that it may use and its quota allows */
 void pl_pool_free(pl_pool *p);
 int32_t pl_pool_threads(const pl_pool *p);
+int32_t pl_pool_active(const pl_pool *p);
+void pl_pool_limit(pl_pool *p, int32_t n); /* jobs from now on: the first n threads (1 to all), the others sleep */
 void pl_pool_run(pl_pool *p, int64_t n, int64_t grain, pl_part_fn *fn, void *arg);
 
 /* dev.c: the backend's own part of a stream. */
@@ -62,6 +69,7 @@ typedef struct pl_cpu {
     pl_chunk chunk[PL_MAX_CHUNKS]; /* scratch: used in order, each at least twice as large as the one before */
     int32_t n_chunks, at;
     int64_t used;   /* of chunk[at] */
+    int32_t n_few;  /* threads of a step of few tokens: fit.c; all until then */
     bool denormals; /* pl_cpu_free_denormals() */
 } pl_cpu;
 
@@ -84,6 +92,8 @@ void *pl_scratch(pl_stream *s, int64_t bytes, pl_err *err); /* NULL: PL_ENOMEM i
 void pl_scratch_release(pl_stream *s, pl_mark m);
 
 int pl_cpu_probe(pl_stream *s, int32_t probe, const pl_tensor *memory, double *work, pl_err *err); /* probe.c */
+
+int pl_cpu_fit(pl_stream *s, pl_fit *fit, int32_t cap, pl_err *err); /* fit.c */
 
 int pl_cpu_products(pl_stream *s, const pl_products *p, pl_err *err); /* products.c */
 

@@ -30,14 +30,24 @@ static int cpu_open(pl_stream *s, const pl_dev_opts *o, pl_err *err)
     c->denormals = pl_cpu_free_denormals();
     s->impl = c;
     s->path = path;
-    s->n_threads = pl_pool_threads(c->pool);
+    s->n_threads = c->n_few = pl_pool_threads(c->pool);
     return PL_OK;
 }
 
 static int cpu_describe(const pl_stream *s, char *text, int32_t cap)
 {
-    return snprintf(text, (size_t)pl_max(cap, 0), "cpu: path %s, %d thread%s", pl_path_name(s->path), s->n_threads,
-                    s->n_threads == 1 ? "" : "s");
+    const pl_cpu *c = s->impl;
+    char few[48] = "";
+    if (c->n_few < s->n_threads) snprintf(few, sizeof few, " (%d for up to %d tokens)", c->n_few, PL_FEW_TOKENS);
+    return snprintf(text, (size_t)pl_max(cap, 0), "cpu: path %s, %d thread%s%s", pl_path_name(s->path), s->n_threads,
+                    s->n_threads == 1 ? "" : "s", few);
+}
+
+static void cpu_begin(pl_stream *s, int64_t tokens)
+{
+    const pl_cpu *c = s->impl;
+    const int32_t want = tokens <= PL_FEW_TOKENS ? c->n_few : s->n_threads;
+    if (want != pl_pool_active(c->pool)) pl_pool_limit(c->pool, want);
 }
 
 static void *cpu_alloc(void *impl, int64_t bytes)
@@ -81,6 +91,8 @@ const pl_backend *pl_cpu_backend(void)
         .packed_bytes = pl_cpu_packed_bytes,
         .probe = pl_cpu_probe,
         .products = pl_cpu_products,
+        .fit = pl_cpu_fit,
+        .begin = cpu_begin,
     };
     return &backend;
 }

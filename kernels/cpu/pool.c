@@ -37,7 +37,7 @@ typedef struct worker {
 
 struct pl_pool {
     _Alignas(64) _Atomic uint32_t gate;
-    _Atomic int32_t asleep;
+    _Atomic int32_t asleep, n_active; /* n_active: threads that take part; the others sleep on it */
     _Atomic bool stop, caller_waits;
     /* the job: written while the gate is closed and nobody is inside */
     _Alignas(64) pl_part_fn *fn;
@@ -61,6 +61,14 @@ static void take_parts(pl_pool *p, int32_t id)
             p->fn(p->arg, from, pl_min(from + p->chunk, r->end), id);
         }
     }
+}
+
+/* Until this thread takes part. */
+static void wait_for_turn(const worker *w)
+{
+    pl_pool *p = w->pool;
+    for (int32_t n; (n = atomic_load(&p->n_active)) <= w->id;)
+        syscall(SYS_futex, &p->n_active, FUTEX_WAIT_PRIVATE, n, NULL, NULL, 0);
 }
 
 /* Waits for a value other than `seen`: spins for a bounded time, then sleeps. */
@@ -104,9 +112,11 @@ static void *work(void *arg)
     pl_fp_enter();
     uint32_t seen = CLOSED;
     for (;;) {
+        wait_for_turn(w);
         uint32_t now = wait_for_job(p, seen);
         seen = now;
         if (atomic_load_explicit(&p->stop, memory_order_acquire)) return NULL;
+        if (w->id >= atomic_load_explicit(&p->n_active, memory_order_relaxed)) continue;
         bool joined = false;
         while (!(now & CLOSED) && now / JOB == seen / JOB &&
                !(joined = atomic_compare_exchange_weak_explicit(&p->gate, &now, now + 1, memory_order_acquire,
@@ -144,7 +154,7 @@ void pl_pool_run(pl_pool *p, int64_t n, int64_t grain, pl_part_fn *fn, void *arg
 {
     if (n <= 0) return;
     const uint32_t mode = pl_fp_enter();
-    const int64_t grains = (n + grain - 1) / grain, used = pl_min(grains, p->n_threads);
+    const int64_t grains = (n + grain - 1) / grain, used = pl_min(grains, pl_pool_active(p));
     if (used == 1) {
         fn(arg, 0, n, 0);
         pl_fp_leave(mode);
@@ -167,44 +177,6 @@ void pl_pool_run(pl_pool *p, int64_t n, int64_t grain, pl_part_fn *fn, void *arg
     pl_fp_leave(mode);
 }
 
-/* The CPUs of a list as the kernel writes it: "0,8" or "0-1". */
-static void add_list(cpu_set_t *set, const char *text)
-{
-    for (char *end; *text; text = end + 1) {
-        const long first = strtol(text, &end, 10);
-        long last = first;
-        if (end == text) return;
-        if (*end == '-') {
-            text = end + 1;
-            last = strtol(text, &end, 10);
-            if (end == text) return;
-        }
-        for (long c = pl_max(first, 0); c <= last && c < CPU_SETSIZE; c++) CPU_SET((size_t)c, set);
-        if (*end != ',') return;
-    }
-}
-
-/* CPUs that the process may use, one of each core: the first of its siblings that is allowed. */
-static int32_t usable_cpus(int32_t *cpu, int32_t cap)
-{
-    cpu_set_t allowed, taken;
-    CPU_ZERO(&taken);
-    if (sched_getaffinity(0, sizeof allowed, &allowed)) return 0;
-    int32_t n = 0;
-    for (int i = 0; i < CPU_SETSIZE && n < cap; i++) {
-        if (!CPU_ISSET((size_t)i, &allowed) || CPU_ISSET((size_t)i, &taken)) continue;
-        cpu[n++] = i;
-        char path[96];
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", i);
-        FILE *f = fopen(path, "r");
-        if (!f) continue;
-        char line[256];
-        if (fgets(line, sizeof line, f)) add_list(&taken, line);
-        fclose(f);
-    }
-    return n;
-}
-
 int pl_pool_new(pl_pool **out, int32_t n_threads, pl_err *err)
 {
     enum { MAX = 1024 };
@@ -216,10 +188,10 @@ int pl_pool_new(pl_pool **out, int32_t n_threads, pl_err *err)
         rc = pl_fail(err, PL_ENOMEM, "threads: no memory");
         goto done;
     }
-    const int32_t n_cpus = usable_cpus(cpu, MAX);
+    const int32_t n_cpus = pl_cpus("", cpu, MAX), most = pl_cpus_paid("", n_cpus);
     atomic_init(&p->gate, CLOSED);
-    p->n_threads = n_threads > 0 ? n_threads : n_cpus > 0 ? n_cpus : 1;
-    p->n_threads = (int32_t)pl_min(p->n_threads, MAX);
+    p->n_threads = (int32_t)pl_min(n_threads > 0 ? n_threads : pl_max(most, 1), MAX);
+    atomic_init(&p->n_active, p->n_threads);
     p->spin = p->n_threads <= n_cpus;
     p->workers = calloc((size_t)p->n_threads, sizeof *p->workers);
     p->ranges = aligned_alloc(64, (size_t)p->n_threads * sizeof *p->ranges);
@@ -252,6 +224,7 @@ void pl_pool_free(pl_pool *p)
     if (!p) return;
     if (p->workers && p->n_started > 1) {
         atomic_store(&p->stop, true);
+        pl_pool_limit(p, p->n_threads);
         open_gate(p);
         for (int32_t i = 1; i < p->n_started; i++) pthread_join(p->workers[i].thread, NULL);
     }
@@ -261,3 +234,10 @@ void pl_pool_free(pl_pool *p)
 }
 
 int32_t pl_pool_threads(const pl_pool *p) { return p->n_threads; }
+int32_t pl_pool_active(const pl_pool *p) { return atomic_load_explicit(&p->n_active, memory_order_relaxed); }
+
+void pl_pool_limit(pl_pool *p, int32_t n)
+{
+    const int32_t had = atomic_exchange(&p->n_active, n);
+    if (n > had) syscall(SYS_futex, &p->n_active, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}

@@ -65,7 +65,7 @@ int pl_cpu_probe(pl_stream *s, int32_t probe, const pl_tensor *memory, double *w
         const int64_t bytes = memory->dim[0] / pl_dtype_block(memory->dtype) * pl_dtype_bytes(memory->dtype);
         const int64_t pages = bytes / PL_PROBE_PAGE;
         read_job j = {memory->data, 0};
-        pl_parallel(s, pages, 64, read_part, &j);
+        pl_parallel(s, pages, 8, read_part, &j);
         *work = (double)pages * PL_PROBE_PAGE;
         return PL_OK;
     }

@@ -161,9 +161,9 @@ static pl_cuda_ops make_ops()
 }
 static const pl_cuda_ops ops = make_ops();
 
-static const pl_backend backend = {PL_DEV_CUDA, open_device,  close_device, describe,    alloc_bytes,
-                                   free_bytes,  copy_in,      copy_out,     copy_within, sync,
-                                   pack,        packed_bytes, &ops,         nullptr,     nullptr};
+static const pl_backend backend = {PL_DEV_CUDA, open_device, close_device, describe, alloc_bytes, free_bytes,
+                                   copy_in,     copy_out,    copy_within,  sync,     pack,        packed_bytes,
+                                   &ops,        nullptr,     nullptr,      nullptr,  nullptr};
 
 extern "C" __attribute__((visibility("default"))) int pl_backend_open(int32_t abi, const pl_backend **out, char *msg,
                                                                       int32_t cap)

@@ -19,11 +19,23 @@ function M.open(o)
   return setmetatable({ ptr = abi.gc(out[0], C.pl_dev_close), stream = C.pl_dev_stream(out[0]) }, Dev)
 end
 
---- One line: device, path, threads.
+--- One line: device, path, threads, and what was measured of them.
 function Dev:describe()
-  local text = abi.new "char[160]"
+  local text, rates = abi.new "char[160]", {}
   C.pl_dev_describe(self.ptr, text, 160)
-  return abi.string(text)
+  for i, f in ipairs(self.fitted or {}) do rates[i] = ("%.1f with %d"):format(f.gb_s, f.threads) end
+  return abi.string(text) .. (rates[1] and "; GB/s read: " .. table.concat(rates, ", ") or "")
+end
+--- Measures, once, how fast all threads read memory, half of them, a quarter, and so on down to four; from then on
+--- steps of few tokens run on as many as did best. Some 30 ms. Returns { { threads =, gb_s = }, ... }.
+function Dev:fit()
+  if self.fitted then return self.fitted end
+  local fit, out = abi.new "pl_fit[16]", {}
+  for i = 0, abi.check(C.pl_dev_fit(self.ptr, fit, 16, abi.err)) - 1 do
+    out[i + 1] = { threads = fit[i].n_threads, gb_s = fit[i].gb_s }
+  end
+  self.fitted = out
+  return out
 end
 function Dev:path() return abi.string(C.pl_path_name(C.pl_dev_path(self.ptr))) end
 function Dev:threads() return tonumber(C.pl_dev_threads(self.ptr)) end
@@ -67,6 +79,6 @@ local function not_open(d)
   end
   if not rawget(d, "ptr") then return "this device is closed" end
 end
-arg.methods("dev", Dev, not_open, { describe = {}, path = {}, threads = {}, counts = {} })
+arg.methods("dev", Dev, not_open, { describe = {}, path = {}, threads = {}, fit = {}, counts = {} })
 
 return M

@@ -74,12 +74,22 @@ local function identity(self)
     written(self.fitted.dims), self.recipe.text }, "\n")
 end
 
---- Load the weights and get ready to compute.
+-- Bytes of weights from which on memory sets the pace of a step of few tokens: no cache holds them.
+M.LARGE = 2 ^ 30
+
+local function is_large(self)
+  local bytes = 0
+  for _, w in ipairs(self.trace.used) do bytes = bytes + self.infos[w.weight].bytes end
+  return bytes >= M.LARGE
+end
+
+--- Load the weights and get ready to compute. Where nobody says how many threads, those of a large model are measured.
 ---   context: tokens of cache per sequence (default: the model's, at most 4096)
 function Model:start(context)
   local o, pool = self.options, self.pool
   self.context = cache.context(self.fitted, pool, context)
-  self.dev = (o.threads or o.path) and dev.set { threads = o.threads, path = o.path } or dev.get()
+  self.dev = (pool.threads > 0 or o.path) and dev.set { threads = pool.threads, path = o.path } or dev.get()
+  if pool.threads == 0 and is_large(self) then self.dev:fit() end
   self.weights = load.run(self.fitted, self.trace, pool, self.checkpoint, self.dev, o.progress)
   pool.batch = math.min(pool.batch, pool.tokens)
   self.prog = program.build(self.trace, self.weights, self.dev, pool.tokens, pool.batch)

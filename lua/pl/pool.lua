@@ -31,7 +31,7 @@ local fields = {
   disk_cache = "string",   -- in this directory: it outlives the program, and serves the same model only
   queue = whole(0),        -- requests that may wait beside those of the batch; more are refused
   prefix = "boolean",      -- keep full pages, and find them again by their tokens; default true
-  threads = whole(0),      -- CPU threads; 0 = one per core
+  threads = whole(0),      -- CPU threads; 0 = one per core, and measured (pl.dev)
   fronts = whole(0, 64),   -- threads that read requests and long prompts beside the engine; default 2; 0: its own
 }
 
@@ -104,7 +104,7 @@ function M.with(self, name, over)
     err.raise "kv_scales: a cache with a scale per token finds its own"
   end
   p.kv_scale = p.kv_scale or "tensor"
-  p.batch, p.tokens, p.threads, p.queue = p.batch or 1, p.tokens or 512, p.threads or 0, p.queue or 256
+  p.batch, p.tokens, p.threads, p.queue = p.batch or 16, p.tokens or 512, p.threads or 0, p.queue or 256
   p.chunk, p.fronts = M.chunk(p.tokens, p.chunk), p.fronts or 2
   if p.prefix == nil then p.prefix = true end
   if p.disk_cache and not p.disk_cache_bytes or p.disk_cache_bytes and not p.disk_cache then

@@ -117,4 +117,56 @@ verdict(near(y[1], 1) and near(y[2], 0.5 * 0.1 / 8 + 0.5 * 0.1) and near(y[3], 0
 f = nn.freqs { theta = 1e4, dim = 4, scaling = "factors", factors = { 1, 4 } }
 verdict(near(f[2], 0.01 / 4), "stored factors")
 
+-- what a recipe's pool says holds, where nobody says otherwise: in Lua, for `run`, for `serve`
+do
+  local files, perilune = dofile "tests/files.lua", (os.getenv "PL_BUILD" or "build") .. "/perilune"
+  local path = os.tmpname()
+  local file = assert(io.open(path .. ".lua", "w"))
+  file:write((files.read "recipes/llama.lua":gsub("batch = 16, tokens = 512",
+    "batch = 3, tokens = 40, chunk = 20, queue = 2, context = 100, fronts = 0, threads = 3")))
+  file:close()
+  local m = require("pl.model").load("tests/data/tiny-llama", { recipe = path .. ".lua" })
+  local o = { m.pool.batch, m.pool.tokens, m.pool.chunk, m.pool.queue, m.context, m.pool.fronts, m.dev:threads() }
+  local said = table.concat(o, " ")
+  verdict(said == "3 40 20 2 100 0 3", "the pool: " .. said)
+  m:close()
+  local function threads(more)
+    local p = io.popen(("%s run %s.lua --weights tests/data/tiny-llama --ids 1 --max-tokens 1 --json %s"):format(
+      perilune, path, more))
+    local text = p:read "*a"
+    p:close()
+    return text:match '"threads":%s*(%d+)' or text
+  end
+  verdict(threads "" == "3" and threads "--threads 2" == "2", "threads of run")
+  local client = dofile "tests/http_client.lua"
+  local s = client.serve(path .. ".lua --weights tests/data/tiny-llama --socket none --no-log")
+  local line = "3 threads, act bf16: load [%d.]+ s; 3 requests a step, 100 tokens each"
+  verdict(client.becomes(true, function() return s.log():find(line) ~= nil end), "serve: " .. s.log())
+  s.signal(15)
+  verdict(s.wait() == 0, "serve ends")
+  os.remove(path .. ".lua")
+  os.remove(path)
+end
+
+-- threads of a large model are measured where nobody says how many
+do
+  local model, dev = require "pl.model", require "pl.dev"
+  local function fitted(o)
+    local m = model.load("tests/data/tiny-llama", o)
+    local list, line, device = m.dev.fitted, m.dev:describe(), m.dev
+    m:close()
+    device:close()
+    return list, line
+  end
+  verdict(not fitted { context = 64, path = "portable" }, "a small one: all cores")
+  local large = model.LARGE
+  model.LARGE = 1
+  verdict(not fitted { context = 64, threads = 2 }, "as many as were asked for")
+  local list, line = fitted { context = 64, path = "portable" }
+  local all = dev.open {}:threads()
+  verdict(list and list[1].threads == all and list[1].gb_s > 0 and (all < 8) == (list[2] == nil), "measured")
+  verdict(line:find("GB/s read: [%d.]+ with " .. all), line)
+  model.LARGE = large
+end
+
 verdicts.done()

@@ -76,10 +76,10 @@ end
 --- those of formats.
 function M.compute(p, bare, no_act)
   local model = M.model(p, no_act)
-  local threads = p:option("--threads", "CPU threads; 0 = one per core."):convert(whole(0, 1024)):argname "N"
+  p:option("--threads", "CPU threads; 0 = one per core. Default: what the recipe says, or 0.")
+    :convert(whole(0, 1024)):argname "N"
   local path = p:option("--path", "CPU code path; one that the machine lacks is an error."):choices(M.paths)
   if not bare then
-    threads:default "0"
     path:default "auto"
   end
   return model

@@ -74,7 +74,7 @@ local function settings_of(o, told, again)
       return settings_of(o, nil, true)
     end
   else
-    s = { model = o.model, load = { batch = 16, queue = 256, threads = 0 }, drain_s = 30,
+    s = { model = o.model, load = {}, drain_s = 30,
       access_log = true, http = { address = "127.0.0.1", port = 8080, max_connections = 16384 } }
   end
   if o.tls_cert then s.tls = s.tls or {} end
