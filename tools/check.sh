@@ -28,7 +28,7 @@ step "build with ASan and UBSan" make --no-print-directory asan
 step "tests under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -j2
 step "damaged models under ASan and UBSan" env ASAN_OPTIONS=detect_leaks=1 build-asan/pl-lua tests/fuzz/models.lua 1000
 step "build with TSan" make --no-print-directory tsan
-step "tests under TSan" ctest --test-dir build-tsan --output-on-failure -j2 -R '^c/(linear|attend|engine|coll|mail|kv|tier|tok|http|packed|embedding|products)'
+step "tests under TSan" ctest --test-dir build-tsan --output-on-failure -j2 -R '^c/(linear|attend|engine|coll|mail|kv|tier|tok|http|packed|embedding|products|threads)'
 [ -x tests/gpu/simt_all ] && step "CUDA kernels on the CPU, all modes" tests/gpu/simt_all
 step "fuzzing" tests/fuzz/run short
 if [ ${#failed[@]} -gt 0 ]; then
