@@ -133,6 +133,7 @@ do
   local bad = m:submit { prompt = text }
   take(f)
   answer.id, answer.kind, answer.code, answer.n = letter.id, letter.kind, C.PL_ELIMIT, 8
+  C.pl_letter_free(letter)
   answer.data = ffi.cast("char *", "too much")
   assert(C.pl_mail_put(f.outbox, answer, 0, nil) == 0)
   finish(m)
