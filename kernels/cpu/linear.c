@@ -96,7 +96,8 @@ static void prepare(void *arg, int64_t from, int64_t to, int thread)
 static int take_x(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_err *err)
 {
     const int64_t groups = (j->m + j->group - 1) / j->group, room = groups * j->group * j->p.units;
-    if (before && before->path == j->path && before->p.dtype == j->p.dtype && before->p.act == j->p.act) {
+    if (before && before->path == j->path && before->p.dtype == j->p.dtype && before->p.act == j->p.act &&
+        before->p.quick == j->p.quick) {
         j->p.x = before->p.x;
         j->p.xb = before->p.xb;
         j->p.sum = before->p.sum;
@@ -131,6 +132,7 @@ static int fast(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_
                         .bias = b ? b->data : NULL,
                         .y = y->data,
                         .ldy = y->stride[0]};
+    j->p.quick = few && path->quick && ((const pl_cpu *)s->impl)->denormals && path->quick(&j->p);
     j->group = few ? path->few_group : path->many_group;
     j->tokens = few ? j->m : path->many_tokens;
     j->blocks = few ? 1 : path->many_blocks;

@@ -101,6 +101,7 @@ typedef struct pl_product {
     const uint8_t *w; /* block rows of 16 rows of w, w_bytes apart */
     int64_t w_bytes;
     int32_t dtype, act;
+    bool quick;             /* a path's own way for e4m3 (x86/linear_decode.h) */
     int64_t m, n, k, units; /* units = ceil(k / 32) */
     const float *src;       /* [m,k], rows src_ld apart */
     int64_t src_ld;
@@ -172,7 +173,8 @@ typedef struct pl_linear_path {
     void (*prepare)(const pl_product *p, int64_t group, int64_t g0, int64_t g1);
     void (*few)(const pl_product *p, int64_t b0, int64_t b1);
     void (*many)(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_t b1, float *scratch);
-    int64_t few_tokens; /* up to so many: few */
+    bool (*quick)(const pl_product *p); /* does the quick way serve it, where denormals cost nothing? NULL: never */
+    int64_t few_tokens;                 /* up to so many: few */
     int64_t few_group, many_group;
     int64_t many_tokens, many_blocks, scratch_floats; /* of a part; tokens: a multiple of the group */
     bool tiles;                                       /* x goes to xb, whole groups */

@@ -57,6 +57,14 @@ static void k_scales(unit *u, const uint8_t *s, int j)
     }
 }
 
+/* Is one of n codes of e4m3, a multiple of 8, NaN? */
+static bool e4m3_nan(const uint8_t *q, int64_t n)
+{
+    uint64_t seen = 0;
+    for (int64_t i = 0; i < n; i += 8) seen |= (u64_at(q + i) & 0x7f7f7f7f7f7f7f7fu) + 0x0101010101010101u;
+    return (seen & 0x8080808080808080u) != 0;
+}
+
 /* Unit i of a row as files have it; what lies beyond k elements is 0. */
 static void unit_of_row(int32_t dtype, const void *row, int64_t k, int64_t i, unit *u)
 {
@@ -115,7 +123,7 @@ static void unit_of_row(int32_t dtype, const void *row, int64_t k, int64_t i, un
     case PL_F8G64:
     case PL_F8G128:
         p += i / group * (4 + UNIT * group);
-        u->d = pl_u32_at(p);
+        u->d = e4m3_nan(p + 4, UNIT * group) ? 0x7fc00000 : pl_u32_at(p); /* kernels look at scales only */
         memcpy(u->q, p + 4 + in * UNIT, UNIT);
         return;
     case PL_Q4_1:
@@ -389,14 +397,15 @@ typedef struct pack_job {
     const pl_tensor *w;
     const int32_t *row_map;
     uint8_t *out;
-    int64_t row_bytes; /* of the source */
-    int64_t b0;        /* first block of the piece in work */
+    int64_t row_bytes;   /* of the source */
+    int64_t b0;          /* first block of the piece in work */
+    _Atomic int64_t bad; /* a row of w with a code that products cannot take; -1: none */
 } pack_job;
 
 static void pack_blocks(void *arg, int64_t from, int64_t to, int thread)
 {
     (void)thread;
-    const pack_job *j = arg;
+    pack_job *j = arg;
     const int32_t dtype = j->w->dtype;
     const pl_layout *l = &pl_layout_table[dtype];
     const int64_t n = j->w->dim[0], k = j->w->dim[1], row_blocks = (k + l->k - 1) / l->k, units = (k + UNIT - 1) / UNIT;
@@ -410,6 +419,7 @@ static void pack_blocks(void *arg, int64_t from, int64_t to, int thread)
             for (int64_t u = 0; u < units; u++) {
                 unit t;
                 unit_of_row(dtype, row, k, u, &t);
+                if (dtype == PL_F8 && e4m3_nan(t.q, UNIT)) j->bad = source;
                 unit_to_block(dtype, out + u / per * l->bytes, r, (int)(u % per), &t);
             }
         }
@@ -442,7 +452,7 @@ int pl_cpu_pack(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t 
         pl_dtype_row_bytes(w->dtype, pl_dtype_block(w->dtype)) * (w->stride[0] / pl_dtype_block(w->dtype));
     if (w->dtype == PL_NVFP4) PL_TRY(check_tensor_scales(w, row_bytes, err));
     PL_TRY(pl_tensor_alloc(out, s->dev, w->dtype, PL_PACKED, 2, w->dim, bytes, err));
-    pack_job j = {w, row_map, out->data, row_bytes, 0};
+    pack_job j = {w, row_map, out->data, row_bytes, 0, -1};
     /* in pieces, so that the source need not be in memory as a whole; mapped rows come from anywhere */
     const int64_t blocks = (w->dim[0] + ROWS - 1) / ROWS;
     const int64_t piece = row_map ? blocks : pl_max(1, PL_DROP_BYTES / (row_bytes * ROWS));
@@ -452,5 +462,7 @@ int pl_cpu_pack(pl_stream *s, pl_tensor *out, const pl_tensor *w, const int32_t 
         const uint8_t *from = (const uint8_t *)w->data + b * ROWS * row_bytes;
         pl_tensor_done_with(w, from, from + pl_min(piece * ROWS, w->dim[0] - b * ROWS) * row_bytes);
     }
-    return PL_OK;
+    if (j.bad < 0) return PL_OK;
+    pl_tensor_release(out);
+    return pl_fail(err, PL_EFORMAT, "pack: f8: row %lld has a code that is NaN", (long long)j.bad);
 }

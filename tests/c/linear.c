@@ -239,6 +239,83 @@ START_TEST(test_neighbours)
 }
 END_TEST
 
+/* E4M3 in both of its ways (x86/linear_decode.h): where denormals cost nothing and where they do; x within and beyond what
+ * the quick way takes; NaN codes, which reach the outputs of their rows and no other; scales that are denormals. */
+START_TEST(test_e4m3)
+{
+    enum { N = 50, MAX_M = 13, K = 384 };
+    static const int32_t e4m3[] = {PL_F8, PL_F8G32, PL_F8G64, PL_F8G128};
+    static const float odd[] = {0x1.fep14f, 0x1.ffp14f, 0x1p15f, -0x1.fffp14f, 0x1p120f, INFINITY, NAN};
+    const int32_t format = e4m3[_i / 2], block = pl_dtype_bytes(format);
+    const int64_t k = format == PL_F8 ? K - 25 : K, codes = format == PL_F8 ? 1 : pl_dtype_block(format);
+    const bool with_nan = _i % 2;
+    pl_err e = {0};
+    uint64_t seed = 31 + (uint64_t)_i;
+    open_all();
+    pl_dev *ref = devs[PL_PATH_PORTABLE][1];
+    pl_tensor w = {0}, x = {0}, b = {0}, want = {0}, got = {0};
+    const int64_t n = N;
+    new_tensor(&w, ref, format, N, k);
+    ck_assert(pl_tensor_new(&b, ref, PL_F32, 1, &n, &e) == PL_OK);
+    fill_weights(&w, &seed);
+    for (int i = 0; i < N; i++) ((float *)b.data)[i] = i % 5 ? uniform(&seed) : 1e-40f;
+    uint8_t *code = w.data;
+    if (format != PL_F8)
+        for (int64_t i = 0; i < N * k / codes; i += 3) memcpy(code + i * block, &(float){i % 2 ? 1e-40f : -3e-39f}, 4);
+    if (with_nan) {
+        const int64_t at[][2] = {{0, 0}, {3, k - 1}, {17, 200}, {49, 33}};
+        for (int i = 0; i < 4; i++) {
+            const int64_t one = at[i][0] * k + at[i][1];
+            code[one / codes * block + block - codes + one % codes] = i % 2 ? 0xff : 0x7f;
+        }
+    }
+    for (int64_t m = 1; m <= MAX_M; m++)
+        for (int with = -2; with < (int)(sizeof odd / sizeof *odd); with++) {
+            new_tensor(&x, ref, PL_F32, m, k);
+            new_tensor(&want, ref, PL_F32, m, N);
+            new_tensor(&got, ref, PL_F32, m, N);
+            fill_x(&x, &seed);
+            float *v = x.data;
+            for (int64_t i = 0; i < m * k; i++)
+                if (fabsf(v[i]) > 100) v[i] = uniform(&seed) * (with == -2 ? 0x1p-99f : 30000);
+            if (with >= 0) v[(int64_t)(rnd(&seed) % (uint64_t)(m * k))] = odd[with];
+            for (int act = PL_ACT_BF16; act <= PL_ACT_F32; act++) {
+                ck_assert(pl_cpu_linear(pl_dev_stream(ref), &want, &x, &w, &b, act, &e) == PL_OK);
+                for (int32_t p = PL_PATH_PORTABLE; p < PL_N_PATHS; p++)
+                    for (int free_denormals = 0; devs[p][2] && free_denormals < 2; free_denormals++) {
+                        pl_cpu *c = pl_dev_stream(devs[p][2])->impl;
+                        const bool had = c->denormals;
+                        pl_tensor packed = {0};
+                        const int rc = pl_dev_pack(devs[p][2], &packed, &w, NULL, &e);
+                        if (format == PL_F8 && with_nan) { /* no scale to show it by */
+                            ck_assert_int_eq(rc, PL_EFORMAT);
+                            ck_assert_ptr_null(packed.data);
+                            ck_assert_msg(strstr(e.msg, "has a code that is NaN"), "%s", e.msg);
+                            continue;
+                        }
+                        ck_assert(rc == PL_OK);
+                        memset(got.data, 0x55, (size_t)(m * N * 4));
+                        c->denormals = free_denormals;
+                        ck_assert(pl_cpu_linear(pl_dev_stream(devs[p][2]), &got, &x, &packed, &b, act, &e) == PL_OK);
+                        c->denormals = had;
+                        same_bits(want.data, got.data, m * N, free_denormals ? "free denormals" : "dear ones", format,
+                                  p, m);
+                        pl_tensor_release(&packed);
+                    }
+                for (int64_t i = 0; i < m * N && with < 0; i++) /* what a code that is NaN reaches */
+                    ck_assert(isnan(((const float *)want.data)[i]) ==
+                              (with_nan && (i % N == 0 || i % N == 3 || i % N == 17 || i % N == 49)));
+            }
+            pl_tensor_release(&x);
+            pl_tensor_release(&want);
+            pl_tensor_release(&got);
+        }
+    pl_tensor_release(&w);
+    pl_tensor_release(&b);
+    close_all();
+}
+END_TEST
+
 /* Packing loses nothing, also with rows taken in another order. */
 START_TEST(test_pack)
 {
@@ -396,6 +473,7 @@ static Suite *suite(void)
     tcase_add_loop_test(t, test_same_bits, 0, N_FORMATS);
     tcase_add_loop_test(t, test_truth, 0, N_FORMATS);
     tcase_add_loop_test(t, test_neighbours, 0, N_FORMATS);
+    tcase_add_loop_test(t, test_e4m3, 0, 8);
     tcase_add_loop_test(t, test_pack, 0, N_FORMATS);
     tcase_add_test(t, test_refusals);
     tcase_add_test(t, test_parallel);

@@ -212,7 +212,7 @@ static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
 {
     PL_ASSERT(group == TOKENS);
     float by[UNIT];
-    place_factors(p->dtype, by);
+    place_factors(p, by);
     for (int64_t g = g0; g < g1; g++)
         for (int64_t u = 0; u < p->units; u++)
             for (int t = 0; t < TOKENS; t++) {

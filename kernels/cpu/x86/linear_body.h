@@ -105,6 +105,75 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
     PL_UNROLL for (int t = 0; t < T; t++) put_y(p, t0 + t, b * ROWS, acc[t]);
 }
 
+#if QUICK
+/* chains for the quick way */
+PL_INLINE void quick_chains(const int T, const int which, const uint8_t *code, const float *x, V e[][VECS], V o[][VECS])
+{
+    const bool even = which & EVEN, odd = which & ODD;
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
+    {
+        if (even) V_CLEAR(e[t][h]);
+        if (odd) V_CLEAR(o[t][h]);
+    }
+    for (int j = 0; j < UNIT / 4; j++, code += 64) PL_UNROLL for (int i = 0; i < 2; i++)
+        {
+            const float *xi = x + (4 * j + 2 * i) * T;
+            V we[VECS], wo[VECS];
+            quick_pair(code, i, we, wo);
+            if (even) PL_UNROLL for (int t = 0; t < T; t++)
+                {
+                    const V xe = v_set(xi[t]);
+                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(e[t][h], we[h], xe);
+                }
+            if (odd) PL_UNROLL for (int t = 0; t < T; t++)
+                {
+                    const V xo = v_set(xi[T + t]);
+                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(o[t][h], wo[h], xo);
+                }
+        }
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
+    {
+        if (even) V_SETTLE(e[t][h]);
+        if (odd) V_SETTLE(o[t][h]);
+    }
+}
+
+/* direct for the quick way. Only the loop keeps denormals: a scale or a bias that is one counts as 0. */
+PL_INLINE void quick(const int dtype, const int T, const bool split, const pl_product *p, int64_t b, int64_t t0)
+{
+    enum { AHEAD = 4096, MAX_T = 6 };
+    const pl_layout *l = &pl_layout_table[dtype];
+    const float *x = p->x + t0 * p->units * UNIT;
+    const int per = l->k / UNIT, step = l->bytes / per;
+    const uint8_t *block = p->w + b * p->w_bytes;
+    V acc[MAX_T][VECS];
+    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] = v_zero();
+    const uint32_t mode = _mm_getcsr();
+    pl_fp_keep_denormals();
+    for (int64_t u = 0; u < p->units; block += l->bytes)
+        for (int in = 0; in < per && u < p->units; in++, u++, x += UNIT * T) {
+            const uint8_t *code = block + l->code + in * l->code_step;
+            V e[MAX_T][VECS], o[MAX_T][VECS];
+            PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
+            quick_chains(T, split ? EVEN : EVEN | ODD, code, x, e, o);
+            if (split) quick_chains(T, ODD, code, x, e, o);
+            V d[VECS];
+            if (pl_has_scale(dtype))
+                PL_UNROLL for (int h = 0; h < VECS; h++) d[h] = quick_flush(scale_of(dtype, block, in, 1, h));
+            PL_UNROLL for (int t = 0; t < T; t++)
+            {
+                V s[VECS];
+                PL_UNROLL for (int h = 0; h < VECS; h++) s[h] = v_mul(v_add(e[t][h], o[t][h]), v_set(QUICK_DOWN));
+                quick_rows(s);
+                PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] =
+                    pl_has_scale(dtype) ? v_fma(d[h], s[h], acc[t][h]) : v_add(s[h], acc[t][h]);
+            }
+        }
+    _mm_setcsr(mode);
+    PL_UNROLL for (int t = 0; t < T; t++) put_y(p, t0 + t, b * ROWS, acc[t]);
+}
+#endif
+
 /* A part of w as floats: panel [units*32][16], scales [units][2][16] (halves mostly equal), minima [units][16]. */
 enum { PANEL_UNITS = 8, PANEL = PANEL_UNITS * UNIT * ROWS, SCALES = PANEL_UNITS * 2 * ROWS };
 typedef struct part {
@@ -233,12 +302,76 @@ TILES(tiles_halves, false, true)
                 }                                                                        \
     }
 FORMATS(FEW)
+#if QUICK
+#define QUICK_FEW(F)                                                                     \
+    static void quick_##F(const pl_product *p, int64_t b0, int64_t b1)                   \
+    {                                                                                    \
+        for (int64_t b = b0; b < b1; b++)                                                \
+            for (int64_t t = 0; t < p->m; t += FEW_T) switch (pl_min(FEW_T, p->m - t)) { \
+                case 1:                                                                  \
+                    quick(PL_##F, 1, false, p, b, t);                                    \
+                    break;                                                               \
+                case 2:                                                                  \
+                    quick(PL_##F, 2, false, p, b, t);                                    \
+                    break;                                                               \
+                case 3:                                                                  \
+                    quick(PL_##F, 3, true, p, b, t);                                     \
+                    break;                                                               \
+                default:                                                                 \
+                    quick(PL_##F, FEW_T, true, p, b, t);                                 \
+                }                                                                        \
+    }
+QUICK_FEW(F8)
+QUICK_FEW(F8G32)
+QUICK_FEW(F8G64)
+QUICK_FEW(F8G128)
+
+/* Can x be QUICK_UP as large? */
+static bool quick_fits(const pl_product *p)
+{
+    I top = i_set(0);
+    if (!is_quick(p->dtype) || p->act != PL_ACT_BF16) return false;
+    for (int64_t t = 0; t < p->m; t++) {
+        const float *x = p->src + t * p->src_ld;
+        for (int64_t k = 0; k < p->k; k += LANES) {
+            const I v = k + LANES <= p->k ? i_load(x + k) : i_rest(x + k, p->k - k);
+            top = i_max(top, i_and(v, i_set(0x7fffffff)));
+        }
+    }
+    return i_top(top) < (int32_t)pl_f32_bits(QUICK_LIMIT);
+}
+static void quick_few(const pl_product *p, int64_t b0, int64_t b1)
+{
+    switch (p->dtype) {
+    case PL_F8:
+        quick_F8(p, b0, b1);
+        return;
+    case PL_F8G32:
+        quick_F8G32(p, b0, b1);
+        return;
+    case PL_F8G64:
+        quick_F8G64(p, b0, b1);
+        return;
+    default:
+        quick_F8G128(p, b0, b1);
+    }
+}
+#define QUICK_OF_BODY .quick = quick_fits,
+#else
+#define QUICK_OF_BODY
+#endif
 #define UNPACK(F) \
     static void unpack_##F(const uint8_t *blocks, int64_t u0, const part *a) { unpack(PL_##F, blocks, u0, a); }
 FORMATS(UNPACK)
 
 static void few(const pl_product *p, int64_t b0, int64_t b1)
 {
+#if QUICK
+    if (p->quick) {
+        quick_few(p, b0, b1);
+        return;
+    }
+#endif
     switch (p->dtype) {
 #define CASE(F)             \
     case PL_##F:            \
@@ -308,7 +441,7 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
 static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
 {
     float by[UNIT];
-    place_factors(p->dtype, by);
+    place_factors(p, by);
     for (int64_t g = g0; g < g1; g++) {
         const int64_t n = pl_min(group, p->m - g * group);
         for (int64_t t = 0; t < n; t++) {
@@ -322,9 +455,9 @@ static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
     }
 }
 
-#define PATH_OF_BODY                                                                               \
-    {                                                                                              \
-        .prepare = prepare, .few = few, .many = many, .few_tokens = 3 * FEW_T, .few_group = FEW_T, \
-        .many_group = TILE_T, .many_tokens = MANY_TOKENS, .many_blocks = MANY_BLOCKS,              \
-        .scratch_floats = PANEL + 2 * SCALES + MANY_TOKENS * MANY_BLOCKS * ROWS                    \
+#define PATH_OF_BODY                                                                                            \
+    {                                                                                                           \
+        QUICK_OF_BODY.prepare = prepare, .few = few, .many = many, .few_tokens = 3 * FEW_T, .few_group = FEW_T, \
+        .many_group = TILE_T, .many_tokens = MANY_TOKENS, .many_blocks = MANY_BLOCKS,                           \
+        .scratch_floats = PANEL + 2 * SCALES + MANY_TOKENS * MANY_BLOCKS * ROWS                                 \
     }

@@ -49,6 +49,12 @@ PL_INLINE V v_drop_tiny(V a, float limit)
 }
 
 PL_INLINE I i_load(const void *p) { return _mm256_loadu_si256(p); }
+/* The first n of 8, and zeros. */
+PL_INLINE I i_rest(const void *p, int64_t n)
+{
+    const I place = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_maskload_epi32(p, _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), place));
+}
 PL_INLINE void i_store(void *p, I a) { _mm256_storeu_si256(p, a); }
 PL_INLINE I i_set(int32_t x) { return _mm256_set1_epi32(x); }
 PL_INLINE I i_and(I a, I b) { return _mm256_and_si256(a, b); }
