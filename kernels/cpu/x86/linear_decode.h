@@ -104,7 +104,7 @@ PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, i
     }
 }
 
-#if !defined(__AVX512F__)
+#ifdef PL_VEC8_H /* 8 lanes */
 /* Where denormal factors cost nothing (pl_cpu_free_denormals): a code of e4m3, shifted into place in the upper half of a
  * float, is 2^-120 of its value, and a subnormal code is a denormal. x is QUICK_UP as large then, and steps are
  * 1 / QUICK_DOWN of what they should be. There are no NaN codes (pack.c).
