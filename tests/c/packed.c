@@ -40,13 +40,16 @@ static const char options[] = "{\"act\":\"int8\",\"n\":3}";
 
 static void ok(int rc) { ck_assert_msg(rc == PL_OK, "%s", err.msg); }
 
-/* Rows of random bytes; NVFP4 has one tensor scale a row. */
+/* Rows of random bytes; NVFP4 has one tensor scale a row, and f8 no NaN. */
 static void random_rows(pl_tensor *t, int32_t dtype, int64_t n, int64_t k)
 {
     ok(pl_tensor_new(t, dev, dtype, 2, (const int64_t[]){n, k}, &err));
     const int64_t block = pl_dtype_bytes(dtype), bytes = n * k / pl_dtype_block(dtype) * block;
-    for (int64_t i = 0; i < bytes; i++)
-        ((uint8_t *)t->data)[i] = dtype == PL_NVFP4 && i % block < 4 ? 7 : (uint8_t)rand();
+    for (int64_t i = 0; i < bytes; i++) {
+        const uint8_t v = (uint8_t)rand();
+        ((uint8_t *)t->data)[i] =
+            (dtype == PL_NVFP4 && i % block < 4) || (dtype == PL_F8 && (v & 0x7f) == 0x7f) ? 7 : v;
+    }
 }
 
 static pl_packer *begin(const char *source)
