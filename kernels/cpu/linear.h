@@ -23,7 +23,7 @@ enum {
     PL_MIN_HALF,   /* m */
     PL_MIN_HALF_U, /* m * mn, unsigned */
     PL_MIN_ZERO,   /* d * mn, signed: the code that is zero, negated */
-    PL_MIN_EIGHT   /* d * -8: codes stay unsigned, which saves a subtraction each */
+    PL_MIN_EIGHT   /* d * -8: codes stay unsigned, which saves two operations each */
 };
 
 /* Where things lie in a block of 16 rows. Offsets in bytes; the second number of a pair is the step from one group of
@@ -48,7 +48,7 @@ static const pl_layout pl_layout_table[PL_N_DTYPES] = {
     [PL_F16]   = { 32, 1024, 1,  -1,  0,  -1,  0, -1,  0,  -1,  0,   -1,   0,   0,   0,  PL_CODE_F16,     0,  PL_SCALE_1,       PL_MIN_0},
     [PL_BF16]  = { 32, 1024, 1,  -1,  0,  -1,  0, -1,  0,  -1,  0,   -1,   0,   0,   0,  PL_CODE_BF16,    0,  PL_SCALE_1,       PL_MIN_0},
     [PL_F8]    = { 32,  512, 1,  -1,  0,  -1,  0, -1,  0,  -1,  0,   -1,   0,   0,   0,  PL_CODE_F8,      0,  PL_SCALE_1,       PL_MIN_0},
-    [PL_Q4_0]  = { 64,  576, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  8,  PL_SCALE_HALF,    PL_MIN_0},
+    [PL_Q4_0]  = { 64,  576, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   -1,   0,  64, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_EIGHT},
     [PL_Q4_1]  = { 64,  640, 1,   0, 32,  64, 32, -1,  0,  -1,  0,   -1,   0, 128, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_HALF},
     [PL_Q5_0]  = { 64,  704, 1,   0, 32,  -1,  0, -1,  0,  -1,  0,   64,  64, 192, 256,  PL_CODE_NIBBLE, 16,  PL_SCALE_HALF,    PL_MIN_0},
     [PL_Q5_1]  = { 64,  768, 1,   0, 32,  64, 32, -1,  0,  -1,  0,  128,  64, 256, 256,  PL_CODE_NIBBLE,  0,  PL_SCALE_HALF,    PL_MIN_HALF},
