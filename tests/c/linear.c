@@ -239,16 +239,16 @@ START_TEST(test_neighbours)
 }
 END_TEST
 
-/* E4M3 in both of its ways (x86/linear_decode.h): where denormals cost nothing and where they do; x within and beyond what
+/* E4M3 and E2M1 in both of their ways (x86/linear_decode.h): where denormals cost nothing and where they do; x within and beyond what
  * the quick way takes; NaN codes, which reach the outputs of their rows and no other; scales that are denormals. */
-START_TEST(test_e4m3)
+START_TEST(test_small_floats)
 {
-    enum { N = 50, MAX_M = 13, K = 384 };
-    static const int32_t e4m3[] = {PL_F8, PL_F8G32, PL_F8G64, PL_F8G128};
+    enum { N = 50, MAX_M = 13, K = 512 };
+    static const int32_t small[] = {PL_F8, PL_F8G32, PL_F8G64, PL_F8G128, PL_MXFP4, PL_NVFP4};
     static const float odd[] = {0x1.fep14f, 0x1.ffp14f, 0x1p15f, -0x1.fffp14f, 0x1p120f, INFINITY, NAN};
-    const int32_t format = e4m3[_i / 2], block = pl_dtype_bytes(format);
+    const int32_t format = small[_i / 2], block = pl_dtype_bytes(format);
     const int64_t k = format == PL_F8 ? K - 25 : K, codes = format == PL_F8 ? 1 : pl_dtype_block(format);
-    const bool with_nan = _i % 2;
+    const bool e4m3 = _i < 8, with_nan = e4m3 && _i % 2;
     pl_err e = {0};
     uint64_t seed = 31 + (uint64_t)_i;
     open_all();
@@ -260,8 +260,12 @@ START_TEST(test_e4m3)
     fill_weights(&w, &seed);
     for (int i = 0; i < N; i++) ((float *)b.data)[i] = i % 5 ? uniform(&seed) : 1e-40f;
     uint8_t *code = w.data;
-    if (format != PL_F8)
+    if (e4m3 && format != PL_F8)
         for (int64_t i = 0; i < N * k / codes; i += 3) memcpy(code + i * block, &(float){i % 2 ? 1e-40f : -3e-39f}, 4);
+    if (format == PL_NVFP4) /* a row has one */
+        for (int64_t i = 0; i < N * k / codes; i++)
+            if (i / (k / codes) % 4 == _i % 2)
+                memcpy(code + i * block, &(float){i / (k / codes) % 8 < 4 ? 1e-40f : -3e-39f}, 4);
     if (with_nan) {
         const int64_t at[][2] = {{0, 0}, {3, k - 1}, {17, 200}, {49, 33}};
         for (int i = 0; i < 4; i++) {
@@ -473,7 +477,7 @@ static Suite *suite(void)
     tcase_add_loop_test(t, test_same_bits, 0, N_FORMATS);
     tcase_add_loop_test(t, test_truth, 0, N_FORMATS);
     tcase_add_loop_test(t, test_neighbours, 0, N_FORMATS);
-    tcase_add_loop_test(t, test_e4m3, 0, 8);
+    tcase_add_loop_test(t, test_small_floats, 0, 12);
     tcase_add_loop_test(t, test_pack, 0, N_FORMATS);
     tcase_add_test(t, test_refusals);
     tcase_add_test(t, test_parallel);

@@ -107,7 +107,8 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
 
 #if QUICK
 /* chains for the quick way */
-PL_INLINE void quick_chains(const int T, const int which, const uint8_t *code, const float *x, V e[][VECS], V o[][VECS])
+PL_INLINE void quick_chains(const int dtype, const int T, const int which, const uint8_t *code, const int from,
+                            const int to, const float *x, V e[][VECS], V o[][VECS])
 {
     const bool even = which & EVEN, odd = which & ODD;
     PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
@@ -115,11 +116,11 @@ PL_INLINE void quick_chains(const int T, const int which, const uint8_t *code, c
         if (even) V_CLEAR(e[t][h]);
         if (odd) V_CLEAR(o[t][h]);
     }
-    for (int j = 0; j < UNIT / 4; j++, code += 64) PL_UNROLL for (int i = 0; i < 2; i++)
+    for (int j = from; j < to; j++) PL_UNROLL for (int i = 0; i < 4; i++)
         {
-            const float *xi = x + (4 * j + 2 * i) * T;
+            const float *xi = x + (8 * j + 2 * i) * T;
             V we[VECS], wo[VECS];
-            quick_pair(code, i, we, wo);
+            quick_pair(dtype, code + j * octet_bytes(dtype), i, we, wo);
             if (even) PL_UNROLL for (int t = 0; t < T; t++)
                 {
                     const V xe = v_set(xi[t]);
@@ -144,7 +145,7 @@ PL_INLINE void quick(const int dtype, const int T, const bool split, const pl_pr
     enum { AHEAD = 4096, MAX_T = 6 };
     const pl_layout *l = &pl_layout_table[dtype];
     const float *x = p->x + t0 * p->units * UNIT;
-    const int per = l->k / UNIT, step = l->bytes / per;
+    const int per = l->k / UNIT, step = l->bytes / per, halves = pl_has_halves(dtype) ? 2 : 1;
     const uint8_t *block = p->w + b * p->w_bytes;
     V acc[MAX_T][VECS];
     PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] = v_zero();
@@ -153,20 +154,24 @@ PL_INLINE void quick(const int dtype, const int T, const bool split, const pl_pr
     for (int64_t u = 0; u < p->units; block += l->bytes)
         for (int in = 0; in < per && u < p->units; in++, u++, x += UNIT * T) {
             const uint8_t *code = block + l->code + in * l->code_step;
-            V e[MAX_T][VECS], o[MAX_T][VECS];
             PL_UNROLL for (int j = 0; j < step; j += 64) _mm_prefetch((const char *)code + AHEAD + j, _MM_HINT_T0);
-            quick_chains(T, split ? EVEN : EVEN | ODD, code, x, e, o);
-            if (split) quick_chains(T, ODD, code, x, e, o);
-            V d[VECS];
-            if (pl_has_scale(dtype))
-                PL_UNROLL for (int h = 0; h < VECS; h++) d[h] = quick_flush(scale_of(dtype, block, in, 1, h));
-            PL_UNROLL for (int t = 0; t < T; t++)
+            PL_UNROLL for (int half = 0; half < halves; half++)
             {
-                V s[VECS];
-                PL_UNROLL for (int h = 0; h < VECS; h++) s[h] = v_mul(v_add(e[t][h], o[t][h]), v_set(QUICK_DOWN));
-                quick_rows(s);
-                PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] =
-                    pl_has_scale(dtype) ? v_fma(d[h], s[h], acc[t][h]) : v_add(s[h], acc[t][h]);
+                const int from = 4 / halves * half, to = from + 4 / halves;
+                V e[MAX_T][VECS], o[MAX_T][VECS], d[VECS];
+                quick_chains(dtype, T, split ? EVEN : EVEN | ODD, code, from, to, x, e, o);
+                if (split) quick_chains(dtype, T, ODD, code, from, to, x, e, o);
+                if (pl_has_scale(dtype))
+                    PL_UNROLL for (int h = 0; h < VECS; h++) d[h] = quick_scale(dtype, block, in, half, h);
+                PL_UNROLL for (int t = 0; t < T; t++)
+                {
+                    V s[VECS];
+                    PL_UNROLL for (int h = 0; h < VECS; h++) s[h] =
+                        v_mul(v_add(e[t][h], o[t][h]), quick_missing(dtype));
+                    quick_rows(dtype, s);
+                    PL_UNROLL for (int h = 0; h < VECS; h++) acc[t][h] =
+                        pl_has_scale(dtype) ? v_fma(d[h], s[h], acc[t][h]) : v_add(s[h], acc[t][h]);
+                }
             }
         }
     _mm_setcsr(mode);
@@ -321,16 +326,21 @@ FORMATS(FEW)
                     quick(PL_##F, FEW_T, true, p, b, t);                                 \
                 }                                                                        \
     }
-QUICK_FEW(F8)
-QUICK_FEW(F8G32)
-QUICK_FEW(F8G64)
-QUICK_FEW(F8G128)
+QUICK_FORMATS(QUICK_FEW)
 
 /* Can x be QUICK_UP as large? */
 static bool quick_fits(const pl_product *p)
 {
     I top = i_set(0);
-    if (!is_quick(p->dtype) || p->act != PL_ACT_BF16) return false;
+    if (p->act != PL_ACT_BF16) return false;
+    switch (p->dtype) {
+#define CASE(F) case PL_##F:
+        QUICK_FORMATS(CASE)
+#undef CASE
+        break;
+    default:
+        return false;
+    }
     for (int64_t t = 0; t < p->m; t++) {
         const float *x = p->src + t * p->src_ld;
         for (int64_t k = 0; k < p->k; k += LANES) {
@@ -343,17 +353,14 @@ static bool quick_fits(const pl_product *p)
 static void quick_few(const pl_product *p, int64_t b0, int64_t b1)
 {
     switch (p->dtype) {
-    case PL_F8:
-        quick_F8(p, b0, b1);
+#define CASE(F)               \
+    case PL_##F:              \
+        quick_##F(p, b0, b1); \
         return;
-    case PL_F8G32:
-        quick_F8G32(p, b0, b1);
-        return;
-    case PL_F8G64:
-        quick_F8G64(p, b0, b1);
-        return;
+        QUICK_FORMATS(CASE)
+#undef CASE
     default:
-        quick_F8G128(p, b0, b1);
+        PL_ASSERT(false);
     }
 }
 #define QUICK_OF_BODY .quick = quick_fits,

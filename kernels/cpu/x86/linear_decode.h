@@ -104,47 +104,13 @@ PL_INLINE void pair(const int dtype, const uint8_t *code, const uint8_t *high, i
     }
 }
 
-#ifdef PL_VEC8_H /* 8 lanes */
-/* Where denormal factors cost nothing (pl_cpu_free_denormals): a code of e4m3, shifted into place in the upper half of a
- * float, is 2^-120 of its value, and a subnormal code is a denormal. x is QUICK_UP as large then, and steps are
- * 1 / QUICK_DOWN of what they should be. There are no NaN codes (pack.c).
- * Rows: of 16, vector 0 has the even ones, vector 1 the odd ones (quick_rows has the order). */
-#define QUICK 1
-#define QUICK_UP 0x1p112f
-#define QUICK_LIMIT 0x1p15f /* of |x| */
-#define QUICK_DOWN 0x1p8f
-PL_INLINE bool is_quick(const int dtype) { return pl_layout_table[dtype].form == PL_CODE_F8; }
-PL_INLINE I quick_words(I c) /* of codes that were sign-extended and shifted left by 4 */
+PL_INLINE V nvfp4_scale(V s,
+                        V tensor) /* divided by the magnitude of what is negative; a denormal is zero, not negative */
 {
-    return i_and(c, _mm256_set1_epi16((int16_t)0x87f0));
+    const V product = v_mul(s, tensor), by = v_drop_tiny(tensor, 0x1p-126f);
+    if (!v_any_negative(by)) return product;
+    return v_if_negative(by, v_div(s, v_sub(v_zero(), by)), product);
 }
-/* Pair i of an octet, as `pair` below gives it, for all 16 rows. */
-PL_INLINE void quick_pair(const uint8_t *code, const int i, V even[VECS], V odd[VECS])
-{
-    const I a = i_load(code + i / 2 * 64), b = i_load(code + i / 2 * 64 + 32), upper = i_set((int32_t)0xffff0000);
-    const I c = i % 2 ? _mm256_unpackhi_epi64(a, b) : _mm256_unpacklo_epi64(a, b);
-    const I e = quick_words(_mm256_srai_epi16(_mm256_slli_epi16(c, 8), 4)), o = quick_words(_mm256_srai_epi16(c, 4));
-    even[0] = v_cast(i_sll(e, 16));
-    even[1] = v_cast(i_and(e, upper));
-    odd[0] = v_cast(i_sll(o, 16));
-    odd[1] = v_cast(i_and(o, upper));
-}
-PL_INLINE void quick_rows(V v[VECS]) /* to rows 0..7, 8..15 */
-{
-    const V lo = _mm256_unpacklo_ps(v[0], v[1]), hi = _mm256_unpackhi_ps(v[0], v[1]);
-    v[0] = lo;
-    v[1] = hi;
-}
-/* A float that is a denormal counts as 0, with its sign, while denormals are kept. */
-PL_INLINE V quick_flush(V a)
-{
-    const V sign = v_cast(i_and(i_cast(a), i_set((int32_t)0x80000000)));
-    return v_cast(i_or(i_cast(v_drop_tiny(a, 0x1p-126f)), i_cast(sign)));
-}
-#else
-#define QUICK 0
-#endif
-
 /* Scale of the first (half 0) or last 16 k of a unit, and its minimum, for LANES rows. */
 PL_INLINE V scale_of(const int dtype, const uint8_t *block, int in, int half, int h)
 {
@@ -162,18 +128,75 @@ PL_INLINE V scale_of(const int dtype, const uint8_t *block, int in, int half, in
         return v_of_bf16(d + h * LANES * 2);
     case PL_SCALE_FLOAT:
         return v_load((const float *)(const void *)d + h * LANES);
-    case PL_SCALE_NVFP4: { /* divided by the magnitude of what is negative */
-        const V tensor = v_load((const float *)(const void *)d + h * LANES), s = v_of_e4m3(sc + half * 16);
-        const V product = v_mul(s, tensor);
-        if (!v_any_negative(tensor)) return product;
-        return v_if_negative(tensor, v_div(s, v_sub(v_zero(), tensor)), product);
-    }
+    case PL_SCALE_NVFP4:
+        return nvfp4_scale(v_of_e4m3(sc + half * 16), v_load((const float *)(const void *)d + h * LANES));
     case PL_SCALE_E8M0: /* a subnormal is 0 in products */
         return v_cast(i_sll(i_of_u8(sc), 23));
     default:
         return v_set(1);
     }
 }
+#ifdef PL_VEC8_H /* 8 lanes */
+/* Where denormal factors cost nothing (pl_cpu_free_denormals): a code of e4m3, shifted into place in the upper half of a
+ * float, is 2^-120 of its value, one of e2m1 2^-126, and a subnormal code is a denormal. x is QUICK_UP as large then, and
+ * steps are multiplied by what is missing. There are no NaN codes (pack.c). */
+#define QUICK 1
+#define QUICK_UP 0x1p112f
+#define QUICK_LIMIT 0x1p15f /* of |x| */
+#define QUICK_FORMATS(X) X(F8) X(F8G32) X(F8G64) X(F8G128) X(MXFP4) X(NVFP4)
+PL_INLINE V quick_missing(const int dtype)
+{
+    return v_set(pl_layout_table[dtype].form == PL_CODE_F8 ? 0x1p8f : 0x1p14f);
+}
+PL_INLINE void quick_floats(I words, V x[2]) /* lower words, upper words */
+{
+    x[0] = v_cast(i_sll(words, 16));
+    x[1] = v_cast(i_and(words, i_set((int32_t)0xffff0000)));
+}
+/* Pair i of an octet, as `pair` gives it, for all 16 rows; of e4m3 the even ones are in vector 0, the odd ones in 1. */
+PL_INLINE void quick_pair(const int dtype, const uint8_t *code, const int i, V even[VECS], V odd[VECS])
+{
+    if (pl_layout_table[dtype].form == PL_CODE_F8) {
+        const I a = i_load(code + i / 2 * 64), b = i_load(code + i / 2 * 64 + 32);
+        const I c = i % 2 ? _mm256_unpackhi_epi64(a, b) : _mm256_unpacklo_epi64(a, b);
+        const I bits = _mm256_set1_epi16((int16_t)0x87f0);
+        quick_floats(i_and(_mm256_srai_epi16(_mm256_slli_epi16(c, 8), 4), bits), even);
+        quick_floats(i_and(_mm256_srai_epi16(c, 4), bits), odd);
+        return;
+    }
+    PL_UNROLL for (int h = 0; h < VECS; h++) /* even k are in the lower words, odd ones in the upper */
+    {
+        const I c = _mm256_slli_epi16(i_load(code + h * LANES * 4), 12 - ((i & 1) * 8 + (i & 2) * 2));
+        V x[2];
+        quick_floats(i_and(_mm256_srai_epi16(c, 6), _mm256_set1_epi16((int16_t)0x81c0)), x);
+        even[h] = x[0];
+        odd[h] = x[1];
+    }
+}
+PL_INLINE void quick_rows(const int dtype, V v[VECS]) /* to rows 0..7, 8..15 */
+{
+    if (pl_layout_table[dtype].form != PL_CODE_F8) return;
+    const V lo = _mm256_unpacklo_ps(v[0], v[1]), hi = _mm256_unpackhi_ps(v[0], v[1]);
+    v[0] = lo;
+    v[1] = hi;
+}
+/* A float that is a denormal counts as 0, with its sign, also while denormals are kept. */
+PL_INLINE V quick_flush(V a)
+{
+    const V sign = v_cast(i_and(i_cast(a), i_set((int32_t)0x80000000)));
+    return v_cast(i_or(i_cast(v_drop_tiny(a, 0x1p-126f)), i_cast(sign)));
+}
+PL_INLINE V quick_scale(const int dtype, const uint8_t *block, int in, int half, int h)
+{
+    const pl_layout *l = &pl_layout_table[dtype];
+    if (l->scale != PL_SCALE_NVFP4) return quick_flush(scale_of(dtype, block, in, half, h));
+    const V tensor = quick_flush(v_load((const float *)(const void *)(block + l->d) + h * LANES));
+    return nvfp4_scale(v_of_e4m3(block + l->sc + in * l->sc_step + h * LANES + half * 16), tensor);
+}
+#else
+#define QUICK 0
+#endif
+
 PL_INLINE V min_of(const int dtype, const uint8_t *block, int in, int h)
 {
     const pl_layout *l = &pl_layout_table[dtype];
