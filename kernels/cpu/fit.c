@@ -14,17 +14,18 @@ static void touch(void *arg, int64_t from, int64_t to, int thread)
     memset((char *)arg + from, 1, (size_t)(to - from));
 }
 
-/* GB/s of all of `memory`, a piece of the size of a matrix after another. */
-static double rate(pl_stream *s, char *memory, int64_t bytes)
+/* GB/s of all of a list of bytes, a piece of the size of a matrix after another. */
+static double rate(pl_stream *s, const pl_tensor *all)
 {
     const double start = pl_now_s();
-    for (int64_t at = 0; at < bytes; at += PIECE) {
+    for (int64_t at = 0; at < all->dim[0]; at += PIECE) {
         double work;
-        const pl_tensor piece = {
-            .data = memory + at, .dtype = PL_U8, .dev = PL_DEV_CPU, .ndim = 1, .dim = {PIECE}, .stride = {1}};
+        pl_tensor piece = *all;
+        piece.data = (char *)all->data + at;
+        piece.dim[0] = PIECE;
         pl_cpu_probe(s, PL_PROBE_READ, &piece, &work, NULL);
     }
-    return (double)bytes / (pl_now_s() - start) * 1e-9;
+    return (double)all->dim[0] / (pl_now_s() - start) * 1e-9;
 }
 
 int pl_cpu_fit(pl_stream *s, pl_fit *fit, int32_t cap, pl_err *err)
@@ -34,12 +35,13 @@ int pl_cpu_fit(pl_stream *s, pl_fit *fit, int32_t cap, pl_err *err)
     char *memory = s->backend->alloc(c, bytes);
     if (!memory) return pl_fail(err, PL_ENOMEM, "threads: no memory for %lld bytes to read", (long long)bytes);
     pl_parallel(s, bytes, PIECE, touch, memory);
+    const pl_tensor all = {.data = memory, .dtype = PL_U8, .dev = PL_DEV_CPU, .ndim = 1, .dim = {bytes}, .stride = {1}};
     int32_t n = 0, best = 0;
     for (int32_t k = s->n_threads; n < cap && (n == 0 || k >= FEWEST); k /= 2) fit[n++] = (pl_fit){.n_threads = k};
     for (int round = 0; round < ROUNDS; round++) {
         for (int32_t i = 0; i < n; i++) {
             pl_pool_limit(c->pool, fit[i].n_threads);
-            const double r = rate(s, memory, bytes);
+            const double r = rate(s, &all);
             fit[i].gb_s = fmax(fit[i].gb_s, r);
         }
     }
