@@ -5,7 +5,23 @@
 
 /* x lies in groups of tokens: [units*32][tokens of the group], so that one pointer serves a tile. */
 
-enum { EVEN = 1, ODD = 2 };
+enum { EVEN = 1, ODD = 2, BY_BITS = 4 /* the quick way of linear_decode.h */ };
+
+/* Pair i of octet j for all 16 rows. */
+PL_INLINE void pair_of_rows(const int dtype, const int which, const uint8_t *code, const uint8_t *high, int j,
+                            const int i, V even[VECS], V odd[VECS])
+{
+    code += j * octet_bytes(dtype);
+#if QUICK
+    if (which & BY_BITS) {
+        quick_pair(dtype, code, i, even, odd);
+        return;
+    }
+#else
+    (void)which;
+#endif
+    PL_UNROLL for (int h = 0; h < VECS; h++) pair(dtype, code, high, j, i, h, &even[h], &odd[h]);
+}
 
 /* What octets from..to of a unit add to the chains of several tokens over the even k, the odd k, or both, from 0. V_MAC
  * says where sums are, V_CLEAR and V_SETTLE when: left alone gcc keeps some of them in memory. */
@@ -22,8 +38,7 @@ PL_INLINE void chains(const int dtype, const int T, const int which, const uint8
         {
             const float *xi = x + (8 * j + 2 * i) * T;
             V we[VECS], wo[VECS];
-            PL_UNROLL for (int h = 0; h < VECS; h++)
-                pair(dtype, code + j * octet_bytes(dtype), high, j, i, h, &we[h], &wo[h]);
+            pair_of_rows(dtype, which, code, high, j, i, we, wo);
             if (even) PL_UNROLL for (int t = 0; t < T; t++)
                 {
                     const V xe = v_set(xi[t]);
@@ -106,39 +121,6 @@ PL_INLINE void direct(const int dtype, const int T, const bool split, const pl_p
 }
 
 #if QUICK
-/* chains for the quick way */
-PL_INLINE void quick_chains(const int dtype, const int T, const int which, const uint8_t *code, const int from,
-                            const int to, const float *x, V e[][VECS], V o[][VECS])
-{
-    const bool even = which & EVEN, odd = which & ODD;
-    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
-    {
-        if (even) V_CLEAR(e[t][h]);
-        if (odd) V_CLEAR(o[t][h]);
-    }
-    for (int j = from; j < to; j++) PL_UNROLL for (int i = 0; i < 4; i++)
-        {
-            const float *xi = x + (8 * j + 2 * i) * T;
-            V we[VECS], wo[VECS];
-            quick_pair(dtype, code + j * octet_bytes(dtype), i, we, wo);
-            if (even) PL_UNROLL for (int t = 0; t < T; t++)
-                {
-                    const V xe = v_set(xi[t]);
-                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(e[t][h], we[h], xe);
-                }
-            if (odd) PL_UNROLL for (int t = 0; t < T; t++)
-                {
-                    const V xo = v_set(xi[T + t]);
-                    PL_UNROLL for (int h = 0; h < VECS; h++) V_MAC(o[t][h], wo[h], xo);
-                }
-        }
-    PL_UNROLL for (int t = 0; t < T; t++) PL_UNROLL for (int h = 0; h < VECS; h++)
-    {
-        if (even) V_SETTLE(e[t][h]);
-        if (odd) V_SETTLE(o[t][h]);
-    }
-}
-
 /* direct for the quick way. Only the loop keeps denormals: a scale or a bias that is one counts as 0. */
 PL_INLINE void quick(const int dtype, const int T, const bool split, const pl_product *p, int64_t b, int64_t t0)
 {
@@ -159,8 +141,8 @@ PL_INLINE void quick(const int dtype, const int T, const bool split, const pl_pr
             {
                 const int from = 4 / halves * half, to = from + 4 / halves;
                 V e[MAX_T][VECS], o[MAX_T][VECS], d[VECS];
-                quick_chains(dtype, T, split ? EVEN : EVEN | ODD, code, from, to, x, e, o);
-                if (split) quick_chains(dtype, T, ODD, code, from, to, x, e, o);
+                chains(dtype, T, BY_BITS | EVEN | (split ? 0 : ODD), code, NULL, from, to, x, e, o);
+                if (split) chains(dtype, T, BY_BITS | ODD, code, NULL, from, to, x, e, o);
                 if (pl_has_scale(dtype))
                     PL_UNROLL for (int h = 0; h < VECS; h++) d[h] = quick_scale(dtype, block, in, half, h);
                 PL_UNROLL for (int t = 0; t < T; t++)
