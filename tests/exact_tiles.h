@@ -109,9 +109,9 @@ static inline void exact_bytes(exact_tiles *s, int c, int a, int b, bool a_signe
         }
 }
 
-#define T_BEGIN(rows, even, odd)                                 \
-    exact_tiles soft_;                                           \
-    const tile_config config_ = tile_config_of(rows, even, odd); \
+#define T_BEGIN_WIDTH(rows, even, odd, width)                           \
+    exact_tiles soft_;                                                  \
+    const tile_config config_ = tile_config_of(rows, even, odd, width); \
     exact_begin(&soft_, &config_)
 #define T_END() exact_end(&soft_)
 #define T_LOAD(t, p, stride) exact_load(&soft_, t, p, stride)

@@ -11,17 +11,36 @@ enum {
     TASKS = 4        /* per thread: below this many blocks their chunks are spread */
 };
 
+/* What attend_amx.c takes, however many heads have the rows: it rounds a head's up to 4, 8 or a multiple of 16. */
+static int64_t tiles_work(int64_t rows, int64_t key_dim, int64_t value_dim)
+{
+    const int64_t keys = pl_round_up(key_dim, STEP), dims = pl_round_up(value_dim, 64);
+    const int64_t scores = (rows + 16) * SCORE_STRIDE + 256 * rows, queries = 2 * rows * keys, sums = 2 * rows * dims;
+    return scores + queries + sums + 3 * pl_max(STEP * keys, 2048) / 2 + 2 * PL_ATTEND_CHUNK;
+}
+
 int64_t pl_attend_work(int64_t rows, int64_t key_dim, int64_t value_dim)
 {
     const int64_t panel = pl_max(key_dim * PL_LANES, pl_round_up(value_dim, PL_LANES) * STEP);
-    return pl_round_up(rows * (SCORE_STRIDE + key_dim) + panel + 2 * PL_ATTEND_CHUNK, PL_LANES);
+    const int64_t vectors = rows * (SCORE_STRIDE + key_dim) + panel + 2 * PL_ATTEND_CHUNK;
+    return pl_round_up(pl_max(vectors, tiles_work(rows, key_dim, value_dim)), PL_LANES);
 }
 
 static const pl_attend_ops *ops_of(const pl_stream *s)
 {
 #ifdef PL_X86
-    if (s->path == PL_PATH_AVX2 || s->path == PL_PATH_SOFT_AMX) return &pl_attend_avx2;
-    if (s->path == PL_PATH_AVX512 || s->path == PL_PATH_AMX) return &pl_attend_avx512;
+    switch (s->path) {
+    case PL_PATH_AVX2:
+        return &pl_attend_avx2;
+    case PL_PATH_AVX512:
+        return &pl_attend_avx512;
+    case PL_PATH_AMX:
+        return &pl_attend_amx;
+    case PL_PATH_SOFT_AMX:
+        return &pl_attend_soft_amx;
+    default:
+        break;
+    }
 #else
     (void)s;
 #endif

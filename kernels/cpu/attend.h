@@ -52,7 +52,7 @@ typedef struct pl_attend_ops {
     void (*merge)(float *sum, const float *part, int64_t rows, int64_t value_dim);
     void (*finish)(const pl_attend_job *j, const pl_attend_block *b, const float *sum);
 } pl_attend_ops;
-extern const pl_attend_ops pl_attend_portable, pl_attend_avx2, pl_attend_avx512;
+extern const pl_attend_ops pl_attend_portable, pl_attend_avx2, pl_attend_avx512, pl_attend_amx, pl_attend_soft_amx;
 
 /* Floats of one result and of a thread's work space. */
 PL_INLINE int64_t pl_attend_part(int64_t rows, int64_t value_dim) { return rows * (2 + pl_round_up(value_dim, 16)); }

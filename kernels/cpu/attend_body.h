@@ -7,7 +7,6 @@
  * (attend_rows.h). BF16 and FP8 caches whose dims are multiples of 16 go by attend_direct.h instead. */
 #include "attend_direct.h"
 #include "cpu.h"
-#include "maths.h"
 
 /* acc += (chain over even k) + (chain over odd k) for `rows` rows of a[.][n]; b[n][16] */
 VF_INLINE void chains(int rows, int64_t n, const float *a, int64_t stride, const float *b, vf *acc)
@@ -55,104 +54,6 @@ static void values(int rows, int64_t n, const float *p, const float *panel, int6
     for (int64_t c = 0; c < dim; c += PL_LANES) FOR_ROWS(values_of, n, p, panel + c * STEP, out + c, dim)
 }
 
-/* Lanes outside [lo, hi) become `other`. */
-VF_INLINE vf within(vf v, int64_t lo, int64_t hi, float other)
-{
-    static const float lane[PL_LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    if (lo <= 0 && hi >= PL_LANES) return v;
-    const vf at = vf_load(lane);
-    v = vf_if_less(at, vf_set((float)lo), vf_set(other), v);
-    return vf_if_less(at, vf_set((float)hi), v, vf_set(other));
-}
-
-/* Positions lo..hi-1, from the chunk's base on, are visible to the query of row r; none if lo >= hi. */
-typedef struct range {
-    int64_t lo, hi;
-} range;
-PL_INLINE range visible(const pl_attend_job *j, const pl_attend_block *b, int64_t base, int64_t r)
-{
-    const int64_t pos = b->pos + r / j->group % b->n;
-    return (range){pl_max(0, pl_attend_first(j, pos) - base), pl_min(PL_ATTEND_CHUNK, pos + 1 - base)};
-}
-/* What rows r..r+n-1 of one head see together; limits never fall from one row to the next. */
-PL_INLINE range visible_to(const pl_attend_job *j, const pl_attend_block *b, int64_t base, int64_t r, int64_t n)
-{
-    return (range){visible(j, b, base, r).lo, visible(j, b, base, r + n - 1).hi};
-}
-
-/* How scores become probabilities. */
-typedef struct softening {
-    float scale;
-    const float *key, *value; /* of the chunk's tokens under this head; key NULL: tokens have no scales of their own */
-    bool round;
-    float up; /* by which what meets the values is multiplied */
-} softening;
-
-/* Visible scores become probabilities, as they meet the values; the rest of [from, to), multiples of 16, becomes 0. */
-static void soften(float *s, range v, int64_t from, int64_t to, const softening *f, float *m, float *l)
-{
-    const int64_t first = v.lo < v.hi ? v.lo / PL_LANES * PL_LANES : to;
-    vf top = vf_set(-INFINITY), sum = vf_set(0);
-    for (int64_t t = first; t < v.hi; t += PL_LANES) {
-        vf x = vf_mul(vf_load(s + t), vf_set(f->scale));
-        if (f->key) x = vf_mul(x, vf_load(f->key + t));
-        top = vf_max(top, within(x, v.lo - t, v.hi - t, -INFINITY));
-        vf_store(s + t, x);
-    }
-    *m = vf_top(top);
-    top = vf_set(*m);
-    int64_t t = from;
-    for (; t < first; t += PL_LANES) vf_store(s + t, vf_set(0));
-    for (; t < v.hi; t += PL_LANES) {
-        vf p = pl_vexp(vf_sub(vf_load(s + t), top));
-        if (f->round && !f->key) p = vf_bf16(p);
-        p = within(p, v.lo - t, v.hi - t, 0);
-        sum = vf_add(sum, p);
-        if (f->key) p = vf_bf16(vf_mul(p, vf_load(f->value + t)));
-        vf_store(s + t, vf_mul(p, vf_set(f->up)));
-    }
-    for (; t < to; t += PL_LANES) vf_store(s + t, vf_set(0));
-    *l = vf_sum(sum);
-}
-
-/* An E4M3 code is read as 2^-8 of its value; these give the 2^8 back. */
-PL_INLINE float score_scale(const pl_attend_job *j, int64_t head)
-{
-    if (j->kv->o.dtype != PL_F8) return j->scale;
-    return j->scale * pl_kv_layer_scale(j->kv, j->layer, false)[head] * 256;
-}
-PL_INLINE float value_scale(const pl_attend_job *j, int64_t head)
-{
-    return j->kv->o.dtype == PL_F8 ? pl_kv_layer_scale(j->kv, j->layer, true)[head] * 256 : 1;
-}
-/* to[2][PL_ATTEND_CHUNK]: the scales of the chunk's keys and values under one head; 0 where no token is seen. Returns
- * the largest of a value. */
-static float load_token_scales(const pl_attend_job *j, const pl_attend_block *b, int64_t base, range all, int64_t head,
-                               float *to)
-{
-    for (int v = 0; v < 2; v++, to += PL_ATTEND_CHUNK) {
-        const int64_t first = all.lo / PL_LANES * PL_LANES;
-        memset(to + first, 0, sizeof *to * (size_t)(pl_round_up(all.hi, PL_LANES) - first));
-        for (int64_t t = all.lo, n; t < all.hi; t += n) { /* n: what is left of the page */
-            const float *from = pl_kv_token_scale(j->kv, b->seq, j->layer, base + t, v) + head;
-            n = pl_min(all.hi - t, j->kv->o.page - (base + t) % j->kv->o.page);
-            for (int64_t i = 0; i < n; i++) to[t + i] = from[i * j->kv->o.heads];
-        }
-    }
-    vf top = vf_set(0);
-    for (int64_t t = all.lo / PL_LANES * PL_LANES; t < all.hi; t += PL_LANES)
-        top = vf_max(vf_load(to - PL_ATTEND_CHUNK + t), top);
-    return vf_top(top);
-}
-
-/* Where the query or the result of row r lies. */
-PL_INLINE float *row_of(const pl_attend_job *j, const pl_attend_block *b, const pl_tensor *t, int64_t r)
-{
-    const int64_t per_head = b->n * j->group, i = r % per_head;
-    const int64_t head = (b->head + r / per_head) * j->group + i % j->group;
-    return (float *)t->data + (b->row + i / j->group) * t->stride[0] + head * t->stride[1];
-}
-
 /* q of the block's rows, [rows][key_dim], rounded unless the cache is F32, times `up`. Returns the largest magnitude. */
 static float load_queries(const pl_attend_job *j, const pl_attend_block *b, float up, float *q)
 {
@@ -167,19 +68,6 @@ static float load_queries(const pl_attend_job *j, const pl_attend_block *b, floa
         }
     }
     return vf_top(top);
-}
-
-enum {
-    AHEAD = 2048
-}; /* bytes of keys or values that are fetched before they are needed: more leaves the first cache again */
-/* 16 keys, or values, of the block's first head; past the sequence's end those at `else_at`: there is nothing to fetch. */
-PL_INLINE const uint8_t *rows_at(const pl_attend_job *j, const pl_attend_block *b, bool keys, int64_t pos,
-                                 int64_t else_at)
-{
-    const pl_kv *kv = j->kv;
-    if (pos >= b->pos + b->n) pos = else_at;
-    if (keys) return pl_kv_key(kv, b->seq, j->layer, pos) + kv->key_bytes / kv->o.heads * b->head;
-    return pl_kv_value(kv, b->seq, j->layer, pos) + kv->value_bytes / kv->o.heads * b->head;
 }
 
 /* How a block goes through a chunk, keys or values: by attend_direct.h or by panels; up: q, or s of a head, is WORDS_UP
@@ -276,16 +164,12 @@ static void attend_chunk(const pl_attend_job *j, const pl_attend_block *b, int64
     pl_fp_leave(mode);
     by = (route){words && dim == j->kv->o.value_dim, up && dim == j->kv->o.value_dim ? ~(uint64_t)0 : 0};
     const int64_t first = all.lo / STEP * STEP, end = pl_round_up(all.hi, STEP);
-    for (int64_t r = 0; r < rows; r++) {
-        const int64_t h = r / per_head, head = b->head + h;
-        if (j->kv->o.scale == PL_SCALE_TOKEN && r % per_head == 0)
-            if (load_token_scales(j, b, base, all, head, of_tokens) >= WORDS_LIMIT) by.up &= ~((uint64_t)1 << h);
-        const softening f = {.scale = score_scale(j, head),
-                             .key = j->kv->o.scale == PL_SCALE_TOKEN ? of_tokens : NULL,
-                             .value = of_tokens + PL_ATTEND_CHUNK,
-                             .round = j->kv->o.dtype != PL_F32,
-                             .up = ups[by.up >> h & 1]};
-        soften(s + r * SCORE_STRIDE, visible(j, b, base, r), first, end, &f, m + r, l + r);
+    for (int64_t h = 0; h < b->heads; h++) {
+        softening f = softening_of(j, b, base, all, h, false, of_tokens);
+        if (f.largest >= WORDS_LIMIT) by.up &= ~((uint64_t)1 << h);
+        f.up = ups[by.up >> h & 1];
+        for (int64_t r = h * per_head; r < (h + 1) * per_head; r++)
+            soften(s + r * SCORE_STRIDE, visible(j, b, base, r), first, end, &f, m + r, l + r);
     }
     memset(out, 0, sizeof *out * (size_t)(rows * dim));
     if (by.up) pl_fp_keep_denormals();

@@ -1,23 +1,20 @@
 /* attend_rows.h: part of attend_body.h: rows of the cache, in any of its formats, become panels of floats. An E4M3 code
  * becomes 2^-8 of its value (vf_load_f8). What attend_direct.h does not take goes this way. */
-#include "attend.h"
-#include "vec.h"
+#include "attend_soften.h"
 
 enum {
 #ifdef VF_PLAIN
-    ROWS = 1,
+    ROWS = 1
 #else
-    ROWS = 6, /* rows that go through a panel together */
+    ROWS = 6 /* rows that go through a panel together */
 #endif
-    STEP = 32,                                /* terms of a step */
-    SCORE_STRIDE = PL_ATTEND_CHUNK + PL_LANES /* not a power of two: rows must not share cache sets */
 };
 
 /* f with its first argument a constant */
 #ifdef VF_PLAIN
 #define FOR_ROWS(f, ...) f(1, __VA_ARGS__);
 #else
-              /* clang-format off */
+             /* clang-format off */
 #define FOR_ROWS(f, ...)               \
     switch (rows) {                    \
     case 1: f(1, __VA_ARGS__); break;  \
@@ -27,7 +24,7 @@ enum {
     case 5: f(5, __VA_ARGS__); break;  \
     default: f(6, __VA_ARGS__); break; \
     }
-              /* clang-format on */
+             /* clang-format on */
 #endif
 
 /* Rows that go together, of n: seven are four and three, because one alone waits for its own sums. */
@@ -35,13 +32,6 @@ PL_INLINE int64_t row_group(int64_t n)
 {
     const int64_t groups = (n + ROWS - 1) / ROWS;
     return (n + groups - 1) / groups;
-}
-
-/* Rows that are needed a little later: a line of each of n rows. Spread over the work, so that the core's few slots
- * for lines under way are never all taken by one burst. */
-PL_INLINE void fetch(const uint8_t *row, int64_t stride, int n)
-{
-    VF_UNROLL for (int i = 0; i < n; i++) __builtin_prefetch(row + i * stride);
 }
 
 #if defined(__AVX2__) && defined(__FMA__)

@@ -18,6 +18,7 @@ enum { PL_LANES = 16 };
  *   vf_or_nan    a where a is NaN, else y
  *   vf_scale2    p * 2^n by an addition to the exponent; n are the low bits of t (see pl_vexp)
  *   vf_bf16      rounded to BF16, ties to even, NaN stays NaN
+ *   vf_store_upper  the upper halves of lanes: BF16 of what vf_bf16 rounded
  *   vf_load_n    the first n lanes, the others 0; vf_store_n writes the first n: memory behind them is not touched
  *   vf_load_f8   E4M3 codes, each as 2^-8 of its value: a code's bits with the exponent moved to a half's place are that
  *                number, subnormals included. Exact in halves, BF16 and floats; no denormal occurs. NaN stays NaN.
@@ -62,11 +63,11 @@ PL_INLINE vf vf_load_bf16(const uint16_t *p)
     const __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
 }
-PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
+PL_INLINE void vf_store_upper(uint16_t *p, vf a)
 {
-    const __m512i u = _mm512_srli_epi32(_mm512_castps_si512(vf_bf16(a)), 16);
-    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(u));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16)));
 }
+PL_INLINE void vf_store_bf16(uint16_t *p, vf a) { vf_store_upper(p, vf_bf16(a)); }
 
 PL_INLINE __m256i vf_f8_halves(const uint8_t *p)
 {
@@ -159,13 +160,13 @@ PL_INLINE __m256 vf_load_bf16_half(const uint16_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
 }
 PL_INLINE vf vf_load_bf16(const uint16_t *p) { return (vf){vf_load_bf16_half(p), vf_load_bf16_half(p + 8)}; }
-PL_INLINE void vf_store_bf16(uint16_t *p, vf a)
+PL_INLINE void vf_store_upper(uint16_t *p, vf a)
 {
-    const vf r = vf_bf16(a);
-    const __m256i x = _mm256_srli_epi32(_mm256_castps_si256(r.a), 16),
-                  y = _mm256_srli_epi32(_mm256_castps_si256(r.b), 16);
+    const __m256i x = _mm256_srli_epi32(_mm256_castps_si256(a.a), 16),
+                  y = _mm256_srli_epi32(_mm256_castps_si256(a.b), 16);
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(x, y), 0xd8));
 }
+PL_INLINE void vf_store_bf16(uint16_t *p, vf a) { vf_store_upper(p, vf_bf16(a)); }
 PL_INLINE __m256i vf_f8_halves(const uint8_t *p)
 {
     const __m256i w = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
@@ -227,10 +228,11 @@ VF_INLINE vf vf_or_nan(vf a, vf y) { PL_EACH(isnan(a.v[i]) ? a.v[i] : y.v[i]); }
 VF_INLINE vf vf_scale2(vf p, vf t) { PL_EACH(pl_bits_f32(pl_f32_bits(p.v[i]) + (pl_f32_bits(t.v[i]) << 23))); }
 VF_INLINE vf vf_bf16(vf a) { PL_EACH(pl_bf16_f32(pl_f32_bf16(a.v[i]))); }
 VF_INLINE vf vf_load_bf16(const uint16_t *p) { PL_EACH(pl_bf16_f32(p[i])); }
-VF_INLINE void vf_store_bf16(uint16_t *p, vf a)
+VF_INLINE void vf_store_upper(uint16_t *p, vf a)
 {
-    for (int i = 0; i < PL_LANES; i++) p[i] = pl_f32_bf16(a.v[i]);
+    for (int i = 0; i < PL_LANES; i++) p[i] = (uint16_t)(pl_f32_bits(a.v[i]) >> 16);
 }
+VF_INLINE void vf_store_bf16(uint16_t *p, vf a) { vf_store_upper(p, vf_bf16(a)); }
 PL_INLINE float pl_f8_small(uint8_t c)
 {
     const uint32_t sign = (uint32_t)(c & 0x80) << 24, a = c & 0x7f;

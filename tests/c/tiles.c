@@ -62,7 +62,7 @@ START_TEST(test_bf16_step)
 {
     uint64_t seed = 3;
     exact_tiles s;
-    const tile_config config = tile_config_of(16, 64, 32);
+    const tile_config config = tile_config_of(16, 64, 32, 64);
     for (int round = 0; round < 40; round++) {
         exact_begin(&s, &config);
         uint16_t x[16][32], w[16][16][2];
@@ -103,7 +103,7 @@ END_TEST
 START_TEST(test_moves)
 {
     exact_tiles s;
-    const tile_config config = tile_config_of(3, 64, 32);
+    const tile_config config = tile_config_of(3, 64, 32, 64);
     uint8_t in[16 * 80], out[16 * 80];
     exact_begin(&s, &config);
     memset(in, 7, sizeof in);

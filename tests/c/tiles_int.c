@@ -11,7 +11,7 @@ END_TEST
 /* The four products of bytes, at their limits and at random. */
 START_TEST(test_bytes)
 {
-    const tile_config config = tile_config_of(16, 64, 64);
+    const tile_config config = tile_config_of(16, 64, 64, 64);
     exact_tiles s;
     uint64_t seed = 9;
     for (int round = 0; round < 8; round++) {

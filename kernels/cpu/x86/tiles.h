@@ -16,13 +16,14 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config;
 
-/* x of tile 4 has rows of `even` bytes, of tile 5 `odd`; 6 and 7 are the tiles of w that go with them */
-PL_INLINE tile_config tile_config_of(int rows, int even, int odd)
+/* x of tile 4 has rows of `even` bytes, of tile 5 `odd`; 6 and 7 are the tiles of w that go with them. The rows of w, and
+ * of sums, have `width` bytes. */
+PL_INLINE tile_config tile_config_of(int rows, int even, int odd, int width)
 {
     tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         const int bytes = i % 2 ? odd : even;
-        c.bytes[i] = (uint16_t)(i == 4 || i == 5 ? bytes : 64);
+        c.bytes[i] = (uint16_t)(i == 4 || i == 5 ? bytes : width);
         c.rows[i] = (uint8_t)(i >= 6 ? bytes / 4 : rows);
     }
     return c;
@@ -33,8 +34,8 @@ PL_INLINE tile_config tile_config_of(int rows, int even, int odd)
 #elif !defined(PL_SOFT_TILES)
 #include "vec16.h"
 /* Own assembly: gcc 12's tile intrinsics do not say that they read memory, so stores before them may be dropped. */
-#define T_BEGIN(rows, even, odd)                                 \
-    const tile_config config_ = tile_config_of(rows, even, odd); \
+#define T_BEGIN_WIDTH(rows, even, odd, width)                           \
+    const tile_config config_ = tile_config_of(rows, even, odd, width); \
     __asm__ volatile("ldtilecfg %0" ::"m"(config_) : "memory")
 #define T_END() __asm__ volatile("tilerelease" ::)
 #define T_LOAD(t, p, stride) \
@@ -94,9 +95,9 @@ static inline void soft_step_int(soft_tiles *s, int c, int x, int w)
                 memcpy(&s->tile[c][r][4 * n], &sum, 4);
             }
 }
-#define T_BEGIN(rows, even, odd) \
-    soft_tiles soft_;            \
-    soft_.c = tile_config_of(rows, even, odd)
+#define T_BEGIN_WIDTH(rows, even, odd, width) \
+    soft_tiles soft_;                         \
+    soft_.c = tile_config_of(rows, even, odd, width)
 #define T_END() ((void)0)
 #define T_LOAD(t, p, stride) soft_load(&soft_, t, p, stride)
 #define T_STORE(t, p, stride) soft_store(&soft_, t, p, stride)
@@ -104,4 +105,5 @@ static inline void soft_step_int(soft_tiles *s, int c, int x, int w)
 #define T_STEP(c, x, w) soft_step(&soft_, c, x, w)
 #define T_STEP_INT(c, x, w) soft_step_int(&soft_, c, x, w)
 #endif
+#define T_BEGIN(rows, even, odd) T_BEGIN_WIDTH(rows, even, odd, 64)
 #endif
