@@ -109,14 +109,17 @@ static inline void exact_bytes(exact_tiles *s, int c, int a, int b, bool a_signe
         }
 }
 
+#define T_TILES exact_tiles *const soft_
+#define T_HERE soft_
 #define T_BEGIN_WIDTH(rows, even, odd, width)                           \
-    exact_tiles soft_;                                                  \
+    exact_tiles tiles_;                                                 \
+    exact_tiles *const soft_ = &tiles_;                                 \
     const tile_config config_ = tile_config_of(rows, even, odd, width); \
-    exact_begin(&soft_, &config_)
-#define T_END() exact_end(&soft_)
-#define T_LOAD(t, p, stride) exact_load(&soft_, t, p, stride)
-#define T_STORE(t, p, stride) exact_store(&soft_, t, p, stride)
-#define T_ZERO(t) exact_zero(&soft_, t)
-#define T_STEP(c, x, w) exact_bf16(&soft_, c, x, w)
-#define T_STEP_INT(c, x, w) exact_bytes(&soft_, c, x, w, true, false)
+    exact_begin(soft_, &config_)
+#define T_END() exact_end(soft_)
+#define T_LOAD(t, p, stride) exact_load(soft_, t, p, stride)
+#define T_STORE(t, p, stride) exact_store(soft_, t, p, stride)
+#define T_ZERO(t) exact_zero(soft_, t)
+#define T_STEP(c, x, w) exact_bf16(soft_, c, x, w)
+#define T_STEP_INT(c, x, w) exact_bytes(soft_, c, x, w, true, false)
 #endif

@@ -167,7 +167,7 @@ static inline void product_same(const trial *c, int act)
 static inline void product_run(trial *c, const pl_linear_path *path, int act, bool few)
 {
     const int64_t units = (c->k + UNIT - 1) / UNIT, blocks = (c->n + ROWS - 1) / ROWS;
-    const int64_t group = few ? path->few_group : path->many_group, room = pl_round_up(c->m, group) * units;
+    const int64_t group = few ? path->few_group : path->many_group, room = pl_round_up(c->m, group) * pl_x_units(units);
     pl_product p = {.w = c->packed.data,
                     .w_bytes = pl_cpu_packed_bytes(c->format, ROWS, c->k),
                     .dtype = c->format,
@@ -176,12 +176,13 @@ static inline void product_run(trial *c, const pl_linear_path *path, int act, bo
                     .n = c->n,
                     .k = c->k,
                     .units = units,
+                    .x_units = pl_x_units(units),
                     .src = c->x.data,
                     .src_ld = c->k,
                     .bias = c->b.data,
                     .y = c->got.data,
                     .ldy = c->n};
-    void *x = aligned_alloc(64, (size_t)pl_round_up(room * UNIT * 4, 64));
+    void *x = aligned_alloc(PL_X_ALIGN, (size_t)pl_round_up(room * UNIT * 4, PL_X_ALIGN));
     float *scratch = aligned_alloc(64, (size_t)pl_round_up(path->scratch_floats * 4 + 64, 64));
     p.sum = malloc((size_t)room * 4);
     ck_assert(x && scratch && p.sum);
@@ -237,10 +238,10 @@ static inline void product_run_int(trial *c, const pl_int_path *path, int planes
 static inline bool product_is_int(int32_t format) { return pl_act_for(PL_ACT_INT8, format) == PL_ACT_INT8; }
 
 /* Sizes: tokens, rows, k in blocks (32 for formats without). */
-static const int64_t product_sizes[][3] = {{1, 16, 1},   {2, 30, 3},  {3, 1, 2},   {4, 70, 5},  {5, 17, 1},
-                                           {8, 48, 2},   {9, 33, 3},  {15, 16, 2}, {16, 31, 5}, {17, 64, 1},
-                                           {31, 15, 3},  {33, 80, 2}, {47, 16, 1}, {64, 40, 3}, {65, 16, 2},
-                                           {200, 20, 1}, {300, 67, 2}};
+static const int64_t product_sizes[][3] = {{1, 16, 1},   {2, 30, 3},   {3, 1, 2},   {4, 70, 5},   {5, 17, 1},
+                                           {8, 48, 2},   {9, 33, 3},   {15, 16, 2}, {16, 31, 5},  {17, 64, 1},
+                                           {31, 15, 3},  {33, 80, 2},  {47, 16, 1}, {64, 40, 3},  {65, 16, 2},
+                                           {200, 20, 1}, {300, 67, 2}, {49, 96, 6}, {529, 272, 1}};
 enum { N_PRODUCT_SIZES = sizeof product_sizes / sizeof *product_sizes };
 /* k of a size; not whole units where the format allows it. */
 static inline int64_t product_k(int32_t format, int64_t blocks)

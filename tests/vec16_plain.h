@@ -51,6 +51,8 @@ VF void v_of_f8(const uint8_t *p, V v[4])
 #define V_CLEAR(c) ((c) = v_zero())
 #define V_SETTLE(c) ((void)0)
 #define V_KEEP(v) ((void)0)
+#define V_MAC_AT(c, a, p) V_MAC(c, a, v_load(p))
+#define V_MAC_ONE(c, a, p) V_MAC(c, a, v_set(*(p)))
 
 VF I i_load(const void *p) { I r; memcpy(r.v, p, sizeof r.v); return r; }
 VF void i_store(void *p, I a) { memcpy(p, a.v, sizeof a.v); }
@@ -74,6 +76,30 @@ VF I i_lookup(const int8_t *level, I a)
     for (int i = 0; i < 64; i++) b[i] = (uint8_t)level[b[i] & 15];
     return i_load(b);
 }
+#define WORDS(expr) { uint16_t w[32]; memcpy(w, a.v, 64); for (int i = 0; i < 32; i++) w[i] = (uint16_t)(expr); return i_load(w); }
+VF I w_srl(I a, int n) WORDS(w[i] >> n)
+VF I w_sll(I a, int n) WORDS(w[i] << n)
+VF I w_lookup(const uint16_t *table, I a) WORDS(table[w[i] & 31])
+VF I w_lookup64(const uint16_t *table, I a) WORDS(table[w[i] & 63])
+#undef WORDS
+VF I b_lookup128(const uint8_t *table, I a)
+{
+    uint8_t b[64];
+    memcpy(b, a.v, 64);
+    for (int i = 0; i < 64; i++) b[i] = table[b[i] & 127];
+    return i_load(b);
+}
+VF I b_join(I a, I b, int from)
+{
+    uint8_t p[64], q[64], r[64];
+    memcpy(p, a.v, 64);
+    memcpy(q, b.v, 64);
+    for (int i = 0; i < 64; i++) r[i] = (i % 2 ? q : p)[i / 16 * 16 + from + i % 16 / 2];
+    return i_load(r);
+}
+VF I b_join_lo(I a, I b) { return b_join(a, b, 0); }
+VF I b_join_hi(I a, I b) { return b_join(a, b, 8); }
+VF void v_store_top(uint16_t *p, V a) { for (int i = 0; i < 16; i++) p[i] = (uint16_t)(pl_f32_bits(a.v[i]) >> 16); }
 /* clang-format on */
 #undef VF
 #undef EACH

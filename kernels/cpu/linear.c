@@ -95,7 +95,7 @@ static void prepare(void *arg, int64_t from, int64_t to, int thread)
 /* x as the path wants it, or as another product has it already. */
 static int take_x(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_err *err)
 {
-    const int64_t groups = (j->m + j->group - 1) / j->group, room = groups * j->group * j->p.units;
+    const int64_t groups = (j->m + j->group - 1) / j->group, room = groups * j->group * j->p.x_units;
     if (before && before->path == j->path && before->p.dtype == j->p.dtype && before->p.act == j->p.act &&
         before->p.quick == j->p.quick) {
         j->p.x = before->p.x;
@@ -103,14 +103,25 @@ static int take_x(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, p
         j->p.sum = before->p.sum;
         return PL_OK;
     }
-    if (j->path->tiles)
-        j->p.xb = pl_scratch(s, room * UNIT * 2, err);
-    else
+    if (j->path->tiles) {
+        char *xb = pl_scratch(s, room * UNIT * 2 + PL_X_ALIGN, err);
+        if (!xb) return PL_ENOMEM;
+        j->p.xb = (uint16_t *)pl_round_up((intptr_t)xb, PL_X_ALIGN);
+    } else {
         j->p.x = pl_scratch(s, room * UNIT * 4, err);
+    }
     j->p.sum = j->p.x || j->p.xb ? pl_scratch(s, room * 4, err) : NULL;
     if (!j->p.sum) return PL_ENOMEM;
     pl_parallel(s, groups, 8, prepare, j);
     return PL_OK;
+}
+
+/* Block rows of a part: as many as the path likes, but not so many that threads go without. */
+static int64_t blocks_of_part(const pl_linear_path *path, const pl_linear_job *j, int64_t blocks, int32_t threads)
+{
+    enum { LEAST = 4, PARTS = 4 };
+    const int64_t token_parts = (j->m + j->tokens - 1) / j->tokens, each = blocks * token_parts / (threads * PARTS);
+    return pl_min(path->many_blocks, pl_max(LEAST, each / 2 * 2));
 }
 
 static int fast(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_tensor *y, const pl_tensor *x,
@@ -127,6 +138,7 @@ static int fast(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_
                         .n = j->n,
                         .k = k,
                         .units = (k + UNIT - 1) / UNIT,
+                        .x_units = pl_x_units((k + UNIT - 1) / UNIT),
                         .src = x->data,
                         .src_ld = x->stride[0],
                         .bias = b ? b->data : NULL,
@@ -135,7 +147,7 @@ static int fast(pl_stream *s, pl_linear_job *j, const pl_linear_job *before, pl_
     j->p.quick = few && path->quick && ((const pl_cpu *)s->impl)->denormals && path->quick(&j->p);
     j->group = few ? path->few_group : path->many_group;
     j->tokens = few ? j->m : path->many_tokens;
-    j->blocks = few ? 1 : path->many_blocks;
+    j->blocks = few ? 1 : blocks_of_part(path, j, blocks, s->n_threads);
     PL_TRY(take_x(s, j, before, err));
     if (!few && !(j->p.scratch = pl_scratch(s, s->n_threads * path->scratch_floats * 4, err))) return PL_ENOMEM;
     j->token_parts = (j->m + j->tokens - 1) / j->tokens;

@@ -106,13 +106,19 @@ typedef struct pl_product {
     const float *src;       /* [m,k], rows src_ld apart */
     int64_t src_ld;
     float *x;          /* [m,units*32], in groups of tokens */
-    uint16_t *xb;      /* bf16 tiles, for tile units; or NULL */
+    uint16_t *xb;      /* bf16 tiles, for tile units, in groups x_units tiles apart; or NULL */
+    int64_t x_units;   /* pl_x_units */
     float *sum;        /* [m,units] sums of x over units, for formats with minima, in groups too */
     const float *bias; /* [n] or NULL */
     float *y;          /* [m,n], rows ldy apart */
     int64_t ldy;
     float *scratch; /* [threads][scratch_floats] */
 } pl_product;
+
+/* Tiles of x begin at multiples of PL_X_ALIGN, every fourth of a group, and groups follow each other by an odd number of
+ * these: at a power of two, tiles of one unit would all want the same few places in a cache. */
+enum { PL_X_ALIGN = 4096 };
+PL_INLINE int64_t pl_x_units(int64_t units) { return ((units + 3) / 4 | 1) * 4; }
 
 /* Products of integers (linear_int.c). What is taken off a code as stored to make it the integer that counts; levels of
  * e2m1 are doubled, and stored codes of S8 and IQ4 are signed. */

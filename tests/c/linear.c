@@ -132,6 +132,10 @@ START_TEST(test_same_bits)
         for (size_t j = SANITIZED ? i % 4 : 0; j < sizeof ns / sizeof *ns; j += SANITIZED ? 4 : 1)
             one_shape(format, ms[i], ns[j], ks[(i + j + j / 4) % 4], seed += 1000);
     one_shape(format, 200, 40, block > 32 ? 1280 : 1184, seed); /* more than one part of tokens and of k */
+    for (int i = 0; i < 4; i++) { /* odd tiles of tokens by odd block rows, parts of k that are short in every way */
+        static const int64_t tokens[] = {17, 65, 33, 257}, rows[] = {112, 65, 97, 48}, units[] = {11, 14, 15, 9};
+        one_shape(format, tokens[i], rows[i], block > 32 ? 256 : 32 * units[i], seed += 1000);
+    }
     close_all();
     printf("linear: %s: %llu outputs compared, 0 differ\n", pl_dtype_name(format), (unsigned long long)count_same);
 }

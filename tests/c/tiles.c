@@ -14,8 +14,11 @@ START_TEST(test_kernel)
         trial c;
         product_new(&c, format, size[0], size[1], product_k(format, size[2]), (uint64_t)(i + 1));
         product_define(&c, PL_ACT_BF16);
-        product_run(&c, &exact_path, PL_ACT_BF16, false);
-        product_same(&c, PL_ACT_BF16);
+        for (int few = 0; few <= (c.m <= exact_path.few_tokens); few++) {
+            memset(c.got.data, 0x55, (size_t)(c.m * c.n) * 4);
+            product_run(&c, &exact_path, PL_ACT_BF16, few);
+            product_same(&c, PL_ACT_BF16);
+        }
         product_free(&c);
     }
 }

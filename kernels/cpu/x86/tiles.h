@@ -6,6 +6,8 @@
  *
  * The file gives the vectors too (vec16.h, vec8.h).
  *
+ * A function between T_BEGIN and T_END that uses them takes T_TILES as a parameter and is called with T_HERE.
+ *
  * T_STEP is c += e + o: e the chain of fma over even k from 0, o over odd k, to nearest, denormals zero. T_STEP_INT adds
  * products of signed bytes of x and unsigned bytes of w. */
 #include "cpu.h"
@@ -32,8 +34,10 @@ PL_INLINE tile_config tile_config_of(int rows, int even, int odd, int width)
 #ifdef PL_TILES_FILE /* of a test: its own tiles and vectors */
 #include PL_TILES_FILE
 #elif !defined(PL_SOFT_TILES)
-#include "vec16.h"
+#include "words16.h"
 /* Own assembly: gcc 12's tile intrinsics do not say that they read memory, so stores before them may be dropped. */
+#define T_TILES __attribute__((unused)) const int soft_
+#define T_HERE 0
 #define T_BEGIN_WIDTH(rows, even, odd, width)                           \
     const tile_config config_ = tile_config_of(rows, even, odd, width); \
     __asm__ volatile("ldtilecfg %0" ::"m"(config_) : "memory")
@@ -95,15 +99,18 @@ static inline void soft_step_int(soft_tiles *s, int c, int x, int w)
                 memcpy(&s->tile[c][r][4 * n], &sum, 4);
             }
 }
+#define T_TILES soft_tiles *const soft_
+#define T_HERE soft_
 #define T_BEGIN_WIDTH(rows, even, odd, width) \
-    soft_tiles soft_;                         \
-    soft_.c = tile_config_of(rows, even, odd, width)
+    soft_tiles tiles_;                        \
+    soft_tiles *const soft_ = &tiles_;        \
+    soft_->c = tile_config_of(rows, even, odd, width)
 #define T_END() ((void)0)
-#define T_LOAD(t, p, stride) soft_load(&soft_, t, p, stride)
-#define T_STORE(t, p, stride) soft_store(&soft_, t, p, stride)
-#define T_ZERO(t) memset(soft_.tile[t], 0, sizeof soft_.tile[t])
-#define T_STEP(c, x, w) soft_step(&soft_, c, x, w)
-#define T_STEP_INT(c, x, w) soft_step_int(&soft_, c, x, w)
+#define T_LOAD(t, p, stride) soft_load(soft_, t, p, stride)
+#define T_STORE(t, p, stride) soft_store(soft_, t, p, stride)
+#define T_ZERO(t) memset(soft_->tile[t], 0, sizeof soft_->tile[t])
+#define T_STEP(c, x, w) soft_step(soft_, c, x, w)
+#define T_STEP_INT(c, x, w) soft_step_int(soft_, c, x, w)
 #endif
 #define T_BEGIN(rows, even, odd) T_BEGIN_WIDTH(rows, even, odd, 64)
 #endif

@@ -41,6 +41,9 @@ PL_INLINE I i_lookup(const int8_t *level, I a)
 #define V_CLEAR(c) __asm__ volatile("vpxord %0,%0,%0" : "=v"(c))
 #define V_SETTLE(c) __asm__ volatile("" : "+v"(c))
 #define V_KEEP(v) __asm__("" : "+v"(v))
+/* c += a * what lies at p; c += a * the one float at p */
+#define V_MAC_AT(c, a, p) __asm__("vfmadd231ps %2,%1,%0" : "+v"(c) : "v"(a), "m"(*(const V *)(const void *)(p)))
+#define V_MAC_ONE(c, a, p) __asm__("vfmadd231ps %2%{1to16%},%1,%0" : "+v"(c) : "v"(a), "m"(*(p)))
 #endif
 PL_INLINE V v_drop_tiny(V a, float limit)
 {

@@ -41,6 +41,9 @@ PL_INLINE I i_lookup(const int8_t *level, I a)
 #define V_SETTLE(c) __asm__ volatile("" : "+x"(c))
 /* Stays in a register: gcc would rather load it again at each use, and loads are what limits. */
 #define V_KEEP(v) __asm__("" : "+x"(v))
+/* c += a * what lies at p; c += a * the one float at p */
+#define V_MAC_AT(c, a, p) V_MAC(c, a, v_load(p))
+#define V_MAC_ONE(c, a, p) V_MAC(c, a, v_set(*(p)))
 /* a where |a| >= limit, else +0 */
 PL_INLINE V v_drop_tiny(V a, float limit)
 {
@@ -73,6 +76,35 @@ PL_INLINE I i_srl(I a, int n) { return _mm256_srli_epi32(a, n); }
 PL_INLINE I i_sll(I a, int n) { return _mm256_slli_epi32(a, n); }
 PL_INLINE I i_cast(V a) { return _mm256_castps_si256(a); }
 PL_INLINE I i_of_v(V a) { return _mm256_cvtps_epi32(a); } /* to the nearest, ties to even */
+
+/* Of 16-bit lanes: shifted; looked up in a table of 32 or 64 words (the bits above do not count). Of bytes: looked up in
+ * a table of 128; words of the bytes of a and b in the lower, upper half of each 16-byte lane. Lookups, which AVX2 does
+ * not have, are for tests only. */
+PL_INLINE I w_srl(I a, int n) { return _mm256_srli_epi16(a, n); }
+PL_INLINE I w_sll(I a, int n) { return _mm256_slli_epi16(a, n); }
+static inline I w_lookup_of(const uint16_t *table, I a, int n)
+{
+    uint16_t w[16];
+    i_store(w, a);
+    for (int i = 0; i < 16; i++) w[i] = table[w[i] & (n - 1)];
+    return i_load(w);
+}
+static inline I w_lookup(const uint16_t *table, I a) { return w_lookup_of(table, a, 32); }
+static inline I w_lookup64(const uint16_t *table, I a) { return w_lookup_of(table, a, 64); }
+static inline I b_lookup128(const uint8_t *table, I a)
+{
+    uint8_t b[32];
+    i_store(b, a);
+    for (int i = 0; i < 32; i++) b[i] = table[b[i] & 127];
+    return i_load(b);
+}
+PL_INLINE I b_join_lo(I a, I b) { return _mm256_unpacklo_epi8(a, b); }
+PL_INLINE I b_join_hi(I a, I b) { return _mm256_unpackhi_epi8(a, b); }
+PL_INLINE void v_store_top(uint16_t *p, V a) /* the upper words */
+{
+    const I w = i_srl(i_cast(a), 16), packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(w, w), 0xd8);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
+}
 
 /* To bf16 and back, to nearest even; NaN stays NaN. */
 PL_INLINE V v_round_bf16(V a)
