@@ -46,6 +46,7 @@ E(e512) e512_cvtph_ps(__m256i x)
 }
 
 E(e512i) e512_set1_epi32(int32_t x) { return (e512i){_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+E(e512i) e512_set1_epi8(int8_t x) { return (e512i){_mm256_set1_epi8(x), _mm256_set1_epi8(x)}; }
 E(e512i) e512_set1_epi16(int16_t x) { return (e512i){_mm256_set1_epi16(x), _mm256_set1_epi16(x)}; }
 E(e512i) e512_loadu_si512(const void *p)
 {
@@ -70,6 +71,7 @@ E(e512i) e512_or_si512(e512i x, e512i y) { return (e512i)TWO(_mm256_or_si256); }
 E(e512i) e512_xor_si512(e512i x, e512i y) { return (e512i)TWO(_mm256_xor_si256); }
 E(e512i) e512_add_epi32(e512i x, e512i y) { return (e512i)TWO(_mm256_add_epi32); }
 E(e512i) e512_sub_epi32(e512i x, e512i y) { return (e512i)TWO(_mm256_sub_epi32); }
+E(e512i) e512_sub_epi8(e512i x, e512i y) { return (e512i)TWO(_mm256_sub_epi8); }
 E(e512i) e512_max_epi32(e512i x, e512i y) { return (e512i)TWO(_mm256_max_epi32); }
 E(e512i) e512_min_epi32(e512i x, e512i y) { return (e512i)TWO(_mm256_min_epi32); }
 E(e512i) e512_shuffle_epi8(e512i x, e512i y) { return (e512i)TWO(_mm256_shuffle_epi8); }
@@ -134,6 +136,13 @@ E(e512i) e512_permutexvar_epi64(e512i order, e512i x)
     e512_storeu_si512(v, x);
     for (int i = 0; i < 8; i++) r[i] = v[from[i] & 7];
     return e512_loadu_si512(r);
+}
+E(int32_t) e512_reduce_add_epi32(e512i x)
+{
+    int32_t v[8], sum = 0;
+    _mm256_storeu_si256((__m256i *)v, _mm256_add_epi32(x.a, x.b));
+    for (int i = 0; i < 8; i++) sum += v[i];
+    return sum;
 }
 E(int32_t) e512_reduce_max_epi32(e512i x)
 {
@@ -296,8 +305,12 @@ E(e512i) e512_dpbusd_epi32(e512i sum, e512i x, e512i y)
 #define _mm512_or_si512 e512_or_si512
 #undef _mm512_permutexvar_epi64
 #define _mm512_permutexvar_epi64 e512_permutexvar_epi64
+#undef _mm512_reduce_add_epi32
+#define _mm512_reduce_add_epi32 e512_reduce_add_epi32
 #undef _mm512_reduce_max_epi32
 #define _mm512_reduce_max_epi32 e512_reduce_max_epi32
+#undef _mm512_set1_epi8
+#define _mm512_set1_epi8 e512_set1_epi8
 #undef _mm512_set1_epi16
 #define _mm512_set1_epi16 e512_set1_epi16
 #undef _mm512_set1_epi32
@@ -322,6 +335,8 @@ E(e512i) e512_dpbusd_epi32(e512i sum, e512i x, e512i y)
 #define _mm512_storeu_ps e512_storeu_ps
 #undef _mm512_storeu_si512
 #define _mm512_storeu_si512 e512_storeu_si512
+#undef _mm512_sub_epi8
+#define _mm512_sub_epi8 e512_sub_epi8
 #undef _mm512_sub_epi32
 #define _mm512_sub_epi32 e512_sub_epi32
 #undef _mm512_sub_ps

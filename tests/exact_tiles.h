@@ -121,5 +121,5 @@ static inline void exact_bytes(exact_tiles *s, int c, int a, int b, bool a_signe
 #define T_STORE(t, p, stride) exact_store(soft_, t, p, stride)
 #define T_ZERO(t) exact_zero(soft_, t)
 #define T_STEP(c, x, w) exact_bf16(soft_, c, x, w)
-#define T_STEP_INT(c, x, w) exact_bytes(soft_, c, x, w, true, false)
+#define T_STEP_INT(c, x, w) exact_bytes(soft_, c, x, w, true, true)
 #endif

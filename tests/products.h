@@ -238,10 +238,10 @@ static inline void product_run_int(trial *c, const pl_int_path *path, int planes
 static inline bool product_is_int(int32_t format) { return pl_act_for(PL_ACT_INT8, format) == PL_ACT_INT8; }
 
 /* Sizes: tokens, rows, k in blocks (32 for formats without). */
-static const int64_t product_sizes[][3] = {{1, 16, 1},   {2, 30, 3},   {3, 1, 2},   {4, 70, 5},   {5, 17, 1},
-                                           {8, 48, 2},   {9, 33, 3},   {15, 16, 2}, {16, 31, 5},  {17, 64, 1},
-                                           {31, 15, 3},  {33, 80, 2},  {47, 16, 1}, {64, 40, 3},  {65, 16, 2},
-                                           {200, 20, 1}, {300, 67, 2}, {49, 96, 6}, {529, 272, 1}};
+static const int64_t product_sizes[][3] = {
+    {1, 16, 1},   {2, 30, 3},  {3, 1, 2},     {4, 70, 5},  {5, 17, 1},  {8, 48, 2},  {9, 33, 3},  {15, 16, 2},
+    {16, 31, 5},  {17, 64, 1}, {31, 15, 3},   {33, 80, 2}, {47, 16, 1}, {64, 40, 3}, {65, 16, 2}, {200, 20, 1},
+    {300, 67, 2}, {49, 96, 6}, {529, 272, 1}, {6, 33, 7},  {7, 17, 2},  {12, 31, 3}, {33, 20, 7}, {257, 18, 6}};
 enum { N_PRODUCT_SIZES = sizeof product_sizes / sizeof *product_sizes };
 /* k of a size; not whole units where the format allows it. */
 static inline int64_t product_k(int32_t format, int64_t blocks)

@@ -62,6 +62,13 @@ VF I i_or(I a, I b) EACH(I, a.v[i] | b.v[i])
 VF I i_xor(I a, I b) EACH(I, a.v[i] ^ b.v[i])
 VF I i_add(I a, I b) EACH(I, (int32_t)((uint32_t)a.v[i] + (uint32_t)b.v[i]))
 VF I i_sub(I a, I b) EACH(I, (int32_t)((uint32_t)a.v[i] - (uint32_t)b.v[i]))
+VF I i_sub_bytes(I a, int8_t b)
+{
+    uint8_t v[64];
+    memcpy(v, a.v, 64);
+    for (int i = 0; i < 64; i++) v[i] = (uint8_t)(v[i] - b);
+    return i_load(v);
+}
 VF I i_max(I a, I b) EACH(I, a.v[i] > b.v[i] ? a.v[i] : b.v[i])
 VF I i_srl(I a, int n) EACH(I, (int32_t)((uint32_t)a.v[i] >> n))
 VF I i_sll(I a, int n) EACH(I, (int32_t)((uint32_t)a.v[i] << n))
@@ -69,6 +76,8 @@ VF I i_cast(V a) EACH(I, (int32_t)pl_f32_bits(a.v[i]))
 VF I i_of_v(V a) EACH(I, (int32_t)lrintf(a.v[i]))
 VF I i_of_u8(const uint8_t *p) EACH(I, p[i])
 VF int32_t i_top(I a) { int32_t t = a.v[0]; for (int i = 1; i < 16; i++) t = a.v[i] > t ? a.v[i] : t; return t; }
+VF int32_t i_total(I a) { int32_t t = 0; for (int i = 0; i < 16; i++) t += a.v[i]; return t; }
+VF void i_put_bytes(uint8_t *p, I a) { for (int i = 0; i < 16; i++) p[i] = (uint8_t)a.v[i]; }
 VF I i_lookup(const int8_t *level, I a)
 {
     uint8_t b[64];

@@ -168,7 +168,7 @@ typedef struct pl_int_path {
     int64_t scratch_bytes; /* of a thread */
 } pl_int_path;
 /* The last is the first number of tokens that tiles are worth: below, vectors have less to do. */
-enum { PL_INT_GROUP = 4, PL_INT_TILE = 16, PL_INT_TILES_FROM = 9 };
+enum { PL_INT_TILE = 16, PL_INT_TILES_FROM = 11 };
 #ifdef PL_X86
 extern const pl_int_path pl_int_avx2, pl_int_avx512, pl_int_amx, pl_int_soft_amx;
 #endif

@@ -121,7 +121,7 @@ START_TEST(test_same_bits)
 {
     const int32_t format = formats[_i];
     const int64_t block = pl_dtype_block(format);
-    static const int64_t ms[] = {1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 64}, ns[] = {1, 15, 16, 17, 48, 130};
+    static const int64_t ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 33, 65}, ns[] = {1, 15, 16, 17, 48, 130};
     const int64_t ks[] = {block == 1 ? 7 : block, block == 1 ? 71 : block * 3, block > 32 ? 2 * block : 160,
                           block == 256 ? 768
                           : block > 32 ? 5 * block
@@ -132,6 +132,7 @@ START_TEST(test_same_bits)
         for (size_t j = SANITIZED ? i % 4 : 0; j < sizeof ns / sizeof *ns; j += SANITIZED ? 4 : 1)
             one_shape(format, ms[i], ns[j], ks[(i + j + j / 4) % 4], seed += 1000);
     one_shape(format, 200, 40, block > 32 ? 1280 : 1184, seed); /* more than one part of tokens and of k */
+    one_shape(format, 257, 33, block > 32 ? 768 : 544, seed + 1);
     for (int i = 0; i < 4; i++) { /* odd tiles of tokens by odd block rows, parts of k that are short in every way */
         static const int64_t tokens[] = {17, 65, 33, 257}, rows[] = {112, 65, 97, 48}, units[] = {11, 14, 15, 9};
         one_shape(format, tokens[i], rows[i], block > 32 ? 256 : 32 * units[i], seed += 1000);

@@ -1,9 +1,11 @@
 /* linear_int.h: the product of integers (linear_int.c) on vectors of LANES rows; included by linear_int_avx2.c and
  * linear_int_avx512.c, which give the vectors and the step: i_dot (one step of 4 k), and how many of them fit before
- * i_widen. Codes stay bytes as they lie; what is to be taken off them is taken off the sum, as that times the sum of x.
- * One kernel serves every number of tokens: four at a time share a unit's codes, which come from L2 after the first. */
+ * i_widen; MAX_T, the tokens that share a unit's codes, and CASES_BEYOND, kernels for more than 2 and fewer than these
+ * (group_of); and FROM_SUM. Codes stay bytes as they lie; what is to be taken off
+ * them is taken off the sum, as that times the sum of x: sums begin with it (FROM_SUM), or it is added at the end.
+ * One kernel serves every number of tokens: MAX_T at a time, for which a block row comes from L2 after the first. */
 #include "linear.h"
-enum { X_TOKENS = PL_INT_GROUP, X_TILES = 0 };
+enum { X_TOKENS = MAX_T, X_TILES = 0, SIGNED_BYTES = 0 };
 #include "linear_int_x.h"
 
 /* Largest byte: of 8 k of 4 bits, say, sums of 16 products with |x| <= 127 fit 16 bits. 0: signed bytes. */
@@ -20,7 +22,6 @@ PL_INLINE int largest_byte(const int dtype)
     }
 }
 
-enum { MAX_T = PL_INT_GROUP };
 /* A group of a unit (half 0: the first 16 k or all 32, half 1: the last 16) into the sums of T tokens. */
 PL_INLINE void group(const int dtype, const int planes, const int T, const int half, const uint8_t *block, int in,
                      const pl_int_x *x, V acc[MAX_T][VECS])
@@ -40,8 +41,11 @@ PL_INLINE void group(const int dtype, const int planes, const int T, const int h
             const I xi = i_set((int32_t)x->q[(plane * 8 + quad) * T + t]);
             PL_UNROLL for (int h = 0; h < VECS; h++)
             {
-                narrow[t][h] =
-                    at % fits == 0 ? i_dot_first(is_signed, q[h], xi) : i_dot(is_signed, narrow[t][h], q[h], xi);
+                if (FROM_SUM && at == 0 && plane == planes - 1 && byte_offset(dtype))
+                    narrow[t][h] = i_dot(is_signed, i_set((int32_t)x->sum[half * T + t]), q[h], xi);
+                else
+                    narrow[t][h] =
+                        at % fits == 0 ? i_dot_first(is_signed, q[h], xi) : i_dot(is_signed, narrow[t][h], q[h], xi);
                 if ((at + 1) % fits && at + 1 < n) continue;
                 const I s = i_widen(narrow[t][h]);
                 wide[plane][t][h] = at < fits ? s : i_sum(wide[plane][t][h], s);
@@ -55,7 +59,7 @@ PL_INLINE void group(const int dtype, const int planes, const int T, const int h
         {
             I s = wide[0][t][h];
             if (planes == 2) s = i_add(i_sll(s, 7), wide[1][t][h]);
-            if (byte_offset(dtype)) s = i_sub(s, i_set((int32_t)x->sum[half * T + t]));
+            if (byte_offset(dtype) && !FROM_SUM) s = i_add(s, i_set((int32_t)x->sum[half * T + t]));
             acc[t][h] = v_fma(v_of_int(s), v_mul(d, v_set(x->scale[t])), acc[t][h]);
         }
         if (!pl_int_minimum(dtype)) continue;
@@ -84,21 +88,25 @@ PL_INLINE void product(const int dtype, const int planes, const int T, const pl_
             x.scale += T;
             x.sum += 2 * T;
         }
-    PL_UNROLL for (int t = 0; t < T; t++) put_rows(p->y + (t0 + t) * p->ldy, p->bias, p->n, b * ROWS, acc[t]);
+    PL_UNROLL for (int t = 0; t < T; t++) if (t0 + t < p->m)
+        put_rows(p->y + (t0 + t) * p->ldy, p->bias, p->n, b * ROWS, acc[t]);
 }
 
-#define CASES(F, PLANES, T)                   \
+#define CASE_T(F, PLANES, T)                  \
     case T:                                   \
         product(PL_##F, PLANES, T, p, b, t0); \
         break;
-#define RUN_PLANES(F, PLANES)                                                                                          \
-    static void run_##F##_##PLANES(const pl_int_product *p, int64_t b0, int64_t b1)                                    \
-    {                                                                                                                  \
-        for (int64_t b = b0; b < b1; b++)                                                                              \
-            for (int64_t t0 = 0; t0 < p->m; t0 += PL_INT_GROUP) switch (pl_min(PL_INT_GROUP, p->m - t0)) {             \
-                    CASES(F, PLANES, 1)                                                                                \
-                    CASES(F, PLANES, 2) CASES(F, PLANES, 3) default : product(PL_##F, PLANES, PL_INT_GROUP, p, b, t0); \
-                }                                                                                                      \
+#define RUN_PLANES(F, PLANES)                                                           \
+    static void run_##F##_##PLANES(const pl_int_product *p, int64_t b0, int64_t b1)     \
+    {                                                                                   \
+        for (int64_t b = b0; b < b1; b++)                                               \
+            for (int64_t t0 = 0; t0 < p->m; t0 += MAX_T) switch (group_of(p->m - t0)) { \
+                    CASE_T(F, PLANES, 1)                                                \
+                    CASE_T(F, PLANES, 2)                                                \
+                    CASES_BEYOND(F, PLANES)                                             \
+                default:                                                                \
+                    product(PL_##F, PLANES, MAX_T, p, b, t0);                           \
+                }                                                                       \
     }
 #define RUN(F) RUN_PLANES(F, 1) RUN_PLANES(F, 2)
 PL_INT_FORMATS(RUN)

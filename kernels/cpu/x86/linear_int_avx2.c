@@ -1,7 +1,11 @@
 /* linear_int_avx2.c: the product of integers on AVX2: pairs of bytes to 16 bits, as many as fit, then to 32. */
 #include "vec8.h"
 
-enum { SIGNED_OFFSET = 0 }; /* signed codes are multiplied as |code| by x with the code's sign */
+enum {
+    MAX_T = 4,
+    FROM_SUM = 0,
+    SIGNED_OFFSET = 0
+}; /* signed codes are multiplied as |code| by x with the code's sign */
 PL_INLINE I i_signed(I a) { return a; }
 PL_INLINE I i_dot_first(const bool is_signed, I w, I x)
 {
@@ -22,6 +26,7 @@ PL_INLINE I i_sum(I sum, I a)
 PL_INLINE I i_widen(I sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 /* Each adds two products of at most 127 times the largest byte. */
 PL_INLINE int steps_that_fit(int largest) { return largest == 15 ? 8 : largest && largest < 32 ? 4 : largest ? 2 : 1; }
+#define CASES_BEYOND(F, PLANES) CASE_T(F, PLANES, 3)
 #include "linear_int.h"
 
-const pl_int_path pl_int_avx2 = {.prepare = prepare, .run = run, .group = PL_INT_GROUP, .blocks = 1};
+const pl_int_path pl_int_avx2 = {.prepare = prepare, .run = run, .group = MAX_T, .blocks = 1};

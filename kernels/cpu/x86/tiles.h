@@ -9,7 +9,7 @@
  * A function between T_BEGIN and T_END that uses them takes T_TILES as a parameter and is called with T_HERE.
  *
  * T_STEP is c += e + o: e the chain of fma over even k from 0, o over odd k, to nearest, denormals zero. T_STEP_INT adds
- * products of signed bytes of x and unsigned bytes of w. */
+ * products of signed bytes of both. */
 #include "cpu.h"
 
 typedef struct tile_config {
@@ -48,7 +48,7 @@ PL_INLINE tile_config tile_config_of(int rows, int even, int odd, int width)
     __asm__ volatile("tilestored %%tmm" #t ",(%0,%1,1)" ::"r"((void *)(p)), "r"((int64_t)(stride)) : "memory")
 #define T_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
 #define T_STEP(c, x, w) __asm__ volatile("tdpbf16ps %%tmm" #w ",%%tmm" #x ",%%tmm" #c ::)
-#define T_STEP_INT(c, x, w) __asm__ volatile("tdpbsud %%tmm" #w ",%%tmm" #x ",%%tmm" #c ::)
+#define T_STEP_INT(c, x, w) __asm__ volatile("tdpbssd %%tmm" #w ",%%tmm" #x ",%%tmm" #c ::)
 #else
 #include "vec8.h"
 typedef struct soft_tiles {
@@ -95,7 +95,7 @@ static inline void soft_step_int(soft_tiles *s, int c, int x, int w)
             for (int n = 0; n < 16; n++) {
                 int32_t sum;
                 memcpy(&sum, &s->tile[c][r][4 * n], 4);
-                for (int i = 0; i < 4; i++) sum += (int8_t)s->tile[x][r][4 * k + i] * s->tile[w][k][4 * n + i];
+                for (int i = 0; i < 4; i++) sum += (int8_t)s->tile[x][r][4 * k + i] * (int8_t)s->tile[w][k][4 * n + i];
                 memcpy(&s->tile[c][r][4 * n], &sum, 4);
             }
 }

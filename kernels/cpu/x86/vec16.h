@@ -58,8 +58,11 @@ PL_INLINE I i_or(I a, I b) { return _mm512_or_si512(a, b); }
 PL_INLINE I i_xor(I a, I b) { return _mm512_xor_si512(a, b); }
 PL_INLINE I i_add(I a, I b) { return _mm512_add_epi32(a, b); }
 PL_INLINE I i_sub(I a, I b) { return _mm512_sub_epi32(a, b); }
+PL_INLINE I i_sub_bytes(I a, int8_t b) { return _mm512_sub_epi8(a, _mm512_set1_epi8(b)); }
 PL_INLINE I i_max(I a, I b) { return _mm512_max_epi32(a, b); }
 PL_INLINE int32_t i_top(I a) { return _mm512_reduce_max_epi32(a); }
+PL_INLINE int32_t i_total(I a) { return _mm512_reduce_add_epi32(a); }
+PL_INLINE void i_put_bytes(void *p, I a) { _mm_storeu_si128(p, _mm512_cvtepi32_epi8(a)); } /* the low ones */
 PL_INLINE I i_srl(I a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
 PL_INLINE I i_sll(I a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
 PL_INLINE I i_cast(V a) { return _mm512_castps_si512(a); }

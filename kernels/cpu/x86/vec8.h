@@ -65,12 +65,24 @@ PL_INLINE I i_or(I a, I b) { return _mm256_or_si256(a, b); }
 PL_INLINE I i_xor(I a, I b) { return _mm256_xor_si256(a, b); }
 PL_INLINE I i_add(I a, I b) { return _mm256_add_epi32(a, b); }
 PL_INLINE I i_sub(I a, I b) { return _mm256_sub_epi32(a, b); }
+PL_INLINE I i_sub_bytes(I a, int8_t b) { return _mm256_sub_epi8(a, _mm256_set1_epi8(b)); }
 PL_INLINE I i_max(I a, I b) { return _mm256_max_epi32(a, b); }
 PL_INLINE int32_t i_top(I a) /* the largest */
 {
     __m128i t = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     t = _mm_max_epi32(t, _mm_shuffle_epi32(t, 0x4e));
     return _mm_cvtsi128_si32(_mm_max_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
+}
+PL_INLINE int32_t i_total(I a)
+{
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
+}
+PL_INLINE void i_put_bytes(void *p, I a) /* the low ones */
+{
+    const I b = _mm256_shuffle_epi8(a, _mm256_set1_epi32(0x0c080400));
+    _mm_storel_epi64(p, _mm_unpacklo_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1)));
 }
 PL_INLINE I i_srl(I a, int n) { return _mm256_srli_epi32(a, n); }
 PL_INLINE I i_sll(I a, int n) { return _mm256_slli_epi32(a, n); }
