@@ -4,7 +4,7 @@
  * Scores: a tile of x is 16 keys, as they lie in the page if they are BF16, and a tile of w the queries of a head, turned
  * once a chunk; a sum is turned into rows of scores, which are softened as elsewhere. Values: a tile of x is rows of
  * probabilities, and a tile of w 32 positions of 16 dims, in pairs of positions. The columns of the sums are in the order
- * that takes the least work to make (value_order). What one step makes in memory the next one reads, so that it has
+ * that takes the least work to make (value_order). What is made in memory is read some steps later, so that it has
  * arrived. */
 #include "attend_soften.h"
 #include "attend_words.h"
@@ -81,28 +81,31 @@ typedef struct piece {
     int64_t t, h, w;                 /* first position, from the chunk's base on; head of the block; 64 dims */
     const uint8_t *row[2], *then[2]; /* of 16 positions each, under the first head; those of the next 32 */
 } piece;
-static void find_rows(const pl_attend_job *j, const pl_attend_block *b, bool keys, int64_t pos, const uint8_t **row)
+/* else_at: a multiple of 16 that the sequence has, in place of what is past its end, so that 16 rows are of one page. */
+static void find_rows(const pl_attend_job *j, const pl_attend_block *b, bool keys, int64_t pos, int64_t else_at,
+                      const uint8_t **row)
 {
-    for (int i = 0; i < 2; i++) row[i] = rows_at(j, b, keys, pos + i * SIDE, pl_min(pos, b->pos));
+    PL_ASSERT(else_at % SIDE == 0);
+    for (int i = 0; i < 2; i++) row[i] = rows_at(j, b, keys, pos + i * SIDE, else_at);
 }
 static piece first_piece(const pl_attend_job *j, const pl_attend_block *b, bool keys, int64_t base, range all)
 {
     piece k = {.t = all.lo / STEP * STEP};
-    find_rows(j, b, keys, base + k.t, k.row);
-    find_rows(j, b, keys, base + k.t + STEP, k.then);
+    find_rows(j, b, keys, base + k.t, base + k.t, k.row);
+    find_rows(j, b, keys, base + k.t + STEP, base + k.t, k.then);
     return k;
 }
 /* The one after: 64 dims on, then a head, then 32 positions. */
-PL_INLINE piece next_piece(const pl_attend_job *j, const pl_attend_block *b, bool keys, int64_t base, int64_t wides,
-                           piece k)
+PL_INLINE piece next_piece(const pl_attend_job *j, const pl_attend_block *b, bool keys, int64_t base, range all,
+                           int64_t wides, piece k)
 {
     if (++k.w < wides) return k;
     k.w = 0;
     if (++k.h < b->heads) return k;
     k.h = 0;
-    k.t += STEP;
     memcpy(k.row, k.then, sizeof k.row);
-    find_rows(j, b, keys, base + k.t + STEP, k.then);
+    find_rows(j, b, keys, base + k.t + 2 * STEP, base + all.lo / STEP * STEP, k.then);
+    k.t += STEP;
     return k;
 }
 
@@ -166,7 +169,7 @@ static void chunk_scores(const pl_attend_job *j, const pl_attend_block *b, const
             T_STORE(1, c + (2 * g + 1) * tile, 4 * p->width);
         }
         if (i > LAG) turn_piece(p, &of[(i - LAG - 1) % 4], p->c + (i + 1) % 2 * p->groups * 2 * tile);
-        of[(i + 1) % 4] = next_piece(j, b, true, base, 1, *now);
+        of[(i + 1) % 4] = next_piece(j, b, true, base, all, 1, *now);
     }
     T_END();
 }
@@ -222,7 +225,7 @@ static void chunk_values(const pl_attend_job *j, const pl_attend_block *b, const
             QUARTER(3, 7)
 #undef QUARTER
         }
-        of[(i + 1) % 4] = next_piece(j, b, false, base, p->wides, *now);
+        of[(i + 1) % 4] = next_piece(j, b, false, base, all, p->wides, *now);
     }
     T_END();
 }

@@ -5,8 +5,7 @@
 #include "vec.h"
 
 enum {
-    PAIRS = 16,           /* of positions, in a tile of values */
-    TILE_WORDS = 16 * 32, /* of a tile of values */
+    TILE_WORDS = 16 * 32, /* of a tile of values: 16 pairs of positions, 16 dims */
     WIDE = 64,            /* dims of values that become tiles together: four of them */
     WIDE_WORDS = 4 * TILE_WORDS
 };
@@ -28,8 +27,6 @@ PL_INLINE __m512i f8_words(__m512i code, __m512i sign, __m512i body)
 }
 PL_INLINE __m512i f8_low(__m512i w) { return f8_words(w, _mm512_slli_epi16(w, 8), _mm512_slli_epi16(w, 4)); }
 PL_INLINE __m512i f8_high(__m512i w) { return f8_words(_mm512_srli_epi16(w, 8), w, _mm512_srli_epi16(w, 4)); }
-
-PL_INLINE __mmask64 first_bytes(int64_t n) { return n < 64 ? ((__mmask64)1 << n) - 1 : ~(__mmask64)0; }
 
 /* to = the first dim elements of a key; the rest of a step of 32 is 0. next: fetched for later. */
 PL_INLINE void key_words(const bool f8, const uint8_t *row, const uint8_t *next, int64_t dim, uint16_t *to)
