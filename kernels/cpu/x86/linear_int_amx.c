@@ -165,39 +165,40 @@ PL_INLINE void go_on(cursor *c, int64_t steps)
 
 /* Step i: its product, in tiles C and, of the upper plane, HIGH; before it the sums of the step before are stored, which are
  * in WAS and WAS_HIGH. */
-#define STEP(C, HIGH, WAS, WAS_HIGH, X, W)                                                                    \
-    {                                                                                                         \
-        const uint8_t *x = x0 + (now.tile * p->units + (now.step >> halves)) * planes * X_TILE;               \
-        x += (now.step & halves) * (UNIT / 2);                                                                \
-        int32_t(*c)[SUMS] = w->c + (i + RING - 1) % RING * planes;                                            \
-        if (i < all) {                                                                                        \
-            T_LOAD(W, w->w + now.step * (TILE >> halves), 64);                                                \
-            if (planes == 2) T_LOAD(4, x, UNIT);                                                              \
-            T_LOAD(X, x + (planes - 1) * X_TILE, UNIT);                                                       \
-        }                                                                                                     \
-        if (i && i <= all) {                                                                                  \
-            T_STORE(WAS, c[0], 64);                                                                           \
-            if (planes == 2) T_STORE(WAS_HIGH, c[1], 64);                                                     \
-        }                                                                                                     \
-        if (i < all) {                                                                                        \
-            T_LOAD(C, w->magic[0], 64);                                                                       \
-            T_STEP_INT(C, X, W);                                                                              \
-            if (planes == 2) {                                                                                \
-                T_LOAD(HIGH, w->magic[1], 64);                                                                \
-                T_STEP_INT(HIGH, 4, W);                                                                       \
-            }                                                                                                 \
-            go_on(&now, steps);                                                                               \
-            look_ahead(&coming);                                                                              \
-        }                                                                                                     \
-        if (i >= LATE && i < all + LATE) {                                                                    \
-            const int64_t at = done.tile * p->units + (done.step >> halves);                                  \
-            if (done.step == 0) load_sums(acc, first + done.tile * SUMS);                                     \
-            add_step(planes, has_min, acc, (const int32_t(*)[SUMS])w->c + (i - LATE) % RING * planes,         \
-                     w->scale[done.step], w->min[done.step], x_scale + at * TOKENS, x_sum + at * 2 * TOKENS); \
-            if (done.step == steps - 1) store_sums(acc, first + done.tile * SUMS);                            \
-            go_on(&done, steps);                                                                              \
-        }                                                                                                     \
-        i++;                                                                                                  \
+#define STEP(C, HIGH, WAS, WAS_HIGH, X, W)                                                            \
+    {                                                                                                 \
+        const uint8_t *x = x0 + (now.tile * p->units + (now.step >> halves)) * planes * X_TILE;       \
+        x += (now.step & halves) * (UNIT / 2);                                                        \
+        int32_t(*c)[SUMS] = w->c + (i + RING - 1) % RING * planes;                                    \
+        if (i < all) {                                                                                \
+            T_LOAD(W, w->w + now.step * (TILE >> halves), 64);                                        \
+            if (planes == 2) T_LOAD(4, x, UNIT);                                                      \
+            T_LOAD(X, x + (planes - 1) * X_TILE, UNIT);                                               \
+        }                                                                                             \
+        if (i && i <= all) {                                                                          \
+            T_STORE(WAS, c[0], 64);                                                                   \
+            if (planes == 2) T_STORE(WAS_HIGH, c[1], 64);                                             \
+        }                                                                                             \
+        if (i < all) {                                                                                \
+            T_LOAD(C, w->magic[0], 64);                                                               \
+            T_STEP_INT(C, X, W);                                                                      \
+            if (planes == 2) {                                                                        \
+                T_LOAD(HIGH, w->magic[1], 64);                                                        \
+                T_STEP_INT(HIGH, 4, W);                                                               \
+            }                                                                                         \
+            go_on(&now, steps);                                                                       \
+            look_ahead(&coming);                                                                      \
+        }                                                                                             \
+        if (i >= LATE && i < all + LATE) {                                                            \
+            const int64_t at = done.tile * p->units + (done.step >> halves);                          \
+            if (done.step == 0) load_sums(acc, first + done.tile * SUMS);                             \
+            add_step(planes, has_min, acc, (const int32_t(*)[SUMS])w->c + (i - LATE) % RING * planes, \
+                     w->scale[done.step], w->min[done.step >> halves], x_scale + at * TOKENS,         \
+                     x_sum + at * 2 * TOKENS);                                                        \
+            if (done.step == steps - 1) store_sums(acc, first + done.tile * SUMS);                    \
+            go_on(&done, steps);                                                                      \
+        }                                                                                             \
+        i++;                                                                                          \
     }
 
 /* Token tiles i0..i1 by block rows b0..b1. */
