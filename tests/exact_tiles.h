@@ -49,17 +49,17 @@ static inline void exact_begin(exact_tiles *s, const tile_config *c)
     memset(s->t, 0, sizeof s->t);
 }
 static inline void exact_end(exact_tiles *s) { s->on = false; }
-static inline void exact_zero(exact_tiles *s, int t)
+static __attribute__((noinline, unused)) void exact_zero(exact_tiles *s, int t)
 {
     PL_ASSERT(s->on && s->c.rows[t]);
     memset(s->t[t], 0, sizeof s->t[t]);
 }
-static inline void exact_load(exact_tiles *s, int t, const void *p, int64_t stride)
+static __attribute__((noinline, unused)) void exact_load(exact_tiles *s, int t, const void *p, int64_t stride)
 {
     exact_zero(s, t);
     for (int r = 0; r < s->c.rows[t]; r++) memcpy(s->t[t][r], (const uint8_t *)p + r * stride, s->c.bytes[t]);
 }
-static inline void exact_store(const exact_tiles *s, int t, void *p, int64_t stride)
+static __attribute__((noinline, unused)) void exact_store(const exact_tiles *s, int t, void *p, int64_t stride)
 {
     PL_ASSERT(s->on && s->c.rows[t]);
     for (int r = 0; r < s->c.rows[t]; r++) memcpy((uint8_t *)p + r * stride, s->t[t][r], s->c.bytes[t]);
@@ -77,7 +77,7 @@ static inline uint32_t exact_word(const exact_tiles *s, int t, int row, int at)
     memcpy(&v, &s->t[t][row][4 * at], 4);
     return v;
 }
-static inline void exact_bf16(exact_tiles *s, int c, int a, int b)
+static __attribute__((noinline, unused)) void exact_bf16(exact_tiles *s, int c, int a, int b)
 {
     exact_fit(s, c, a, b);
     for (int m = 0; m < s->c.rows[c]; m++)
@@ -94,7 +94,8 @@ static inline void exact_bf16(exact_tiles *s, int c, int a, int b)
         }
 }
 /* Of bytes: a_signed, b_signed; sums wrap around. */
-static inline void exact_bytes(exact_tiles *s, int c, int a, int b, bool a_signed, bool b_signed)
+static __attribute__((noinline, unused)) void exact_bytes(exact_tiles *s, int c, int a, int b, bool a_signed,
+                                                          bool b_signed)
 {
     exact_fit(s, c, a, b);
     for (int m = 0; m < s->c.rows[c]; m++)

@@ -15,6 +15,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(${X86_TESTS} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
   list(APPEND C_TESTS ${X86_TESTS})
 endif()
+set_source_files_properties(tests/c/tiles.c PROPERTIES COMPILE_OPTIONS -O1) # many kernels in plain C
 foreach(f ${C_TESTS})
   get_filename_component(name ${f} NAME_WE)
   add_executable(test_${name} ${f})

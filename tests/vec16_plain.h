@@ -108,7 +108,13 @@ VF I b_join(I a, I b, int from)
 }
 VF I b_join_lo(I a, I b) { return b_join(a, b, 0); }
 VF I b_join_hi(I a, I b) { return b_join(a, b, 8); }
-VF void v_store_top(uint16_t *p, V a) { for (int i = 0; i < 16; i++) p[i] = (uint16_t)(pl_f32_bits(a.v[i]) >> 16); }
+VF void v_store_bf16(uint16_t *p, V a, V b, float least)
+{
+    for (int i = 0; i < 32; i++) {
+        const float x = pl_bf16_f32(pl_f32_bf16(i < 16 ? a.v[i] : b.v[i - 16]));
+        p[i] = x < least && x > -least ? 0 : pl_f32_bf16(x);
+    }
+}
 /* clang-format on */
 #undef VF
 #undef EACH

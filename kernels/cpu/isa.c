@@ -36,8 +36,9 @@ bool pl_cpu_has_path(int32_t path)
         return avx2;
     case PL_PATH_AVX512:
         return avx512;
-    case PL_PATH_AMX: /* AMX-BF16, AMX-TILE and AMX-INT8 */
-        return avx512 && bit(d7, 22) && bit(d7, 24) && bit(d7, 25) && (state & 0x60000) == 0x60000 &&
+    case PL_PATH_AMX: /* AMX-BF16, AMX-TILE and AMX-INT8, and BF16 of AVX-512 */
+        return avx512 && bit(d7, 22) && bit(d7, 24) && bit(d7, 25) && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+               bit(a, 5) && (state & 0x60000) == 0x60000 &&
                syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILEDATA) == 0;
     default:
         return false;

@@ -191,7 +191,9 @@ PL_INLINE void few_of(const int dtype, const pl_product *p, int64_t b0, int64_t 
 /* A part of some block rows of w, unpacked. */
 typedef struct part {
     units_of_w *w; /* [SPAN] */
+    const uint16_t *tiles[SPAN];
     int64_t units;
+    bool first; /* sums begin here */
 } part;
 
 PL_INLINE void unpack(const int dtype, const uint8_t *blocks, int64_t u0, int i, part *a)
@@ -294,35 +296,41 @@ PL_INLINE void scaled(T_TILES, const bool halves, const bool has_min, int64_t n,
         }
     move_sums(false, acc, job->to);
 }
+#define BEGIN_SUM(t, p)         \
+    do {                        \
+        if (a->first)           \
+            T_ZERO(t);          \
+        else                    \
+            T_LOAD(t, (p), 64); \
+    } while (0)
 /* A part of k for one or two tiles of tokens and one or two block rows from i on. before: where the sums of the last
  * four tiles, which are still in the unit, belong, or NULL; these stay there too if it is not NULL. Each is stored just
  * before its place is needed: at once it would stop the unit until the sum is done. */
 PL_INLINE void plain(T_TILES, const bool two_x, const bool two_w, const part *a, int i, const uint16_t *x,
                      int64_t next_x, float *at, float *before, int64_t next_row, coming *next)
 {
-    const units_of_w *w = a->w + i;
+    const uint16_t *w0 = a->tiles[i], *w1 = two_w ? a->tiles[i + 1] : NULL;
     if (before) T_STORE(0, before, 64);
-    T_LOAD(0, at, 64);
+    BEGIN_SUM(0, at);
     for (int64_t u = 0; u < a->units; u++, x += TILE) {
-        fetch_line(&next->x);
-        fetch_line(&next->x);
+        PL_UNROLL for (int f = 0; f < 4; f++) fetch_line(&next->x);
         fetch_line(&next->w);
         fetch_line(&next->w);
         T_LOAD(4, x, 64);
-        T_LOAD(6, w[0].tile[u], 64);
+        T_LOAD(6, w0 + u * TILE, 64);
         T_STEP(0, 4, 6);
         if (two_w) {
             if (u == 0) {
                 if (before) T_STORE(1, before + next_row, 64);
-                T_LOAD(1, at + next_row, 64);
+                BEGIN_SUM(1, at + next_row);
             }
-            T_LOAD(7, w[1].tile[u], 64);
+            T_LOAD(7, w1 + u * TILE, 64);
             T_STEP(1, 4, 7);
         }
         if (two_x) {
             if (u == 0) {
                 if (before) T_STORE(2, before + SUMS, 64);
-                T_LOAD(2, at + SUMS, 64);
+                BEGIN_SUM(2, at + SUMS);
             }
             T_LOAD(5, x + next_x, 64);
             T_STEP(2, 5, 6);
@@ -330,7 +338,7 @@ PL_INLINE void plain(T_TILES, const bool two_x, const bool two_w, const part *a,
         if (two_x && two_w) {
             if (u == 0) {
                 if (before) T_STORE(3, before + next_row + SUMS, 64);
-                T_LOAD(3, at + next_row + SUMS, 64);
+                BEGIN_SUM(3, at + next_row + SUMS);
             }
             T_STEP(3, 5, 7);
         }
@@ -410,7 +418,8 @@ PL_INLINE void scaled_flow(T_TILES, const bool halves, const bool has_min, const
         PL_UNROLL for (int s = 0; s < STEP_LATE; s++)
         {
             const int64_t u = halves ? s / 2 : s;
-            fetch_line(s % 2 ? &next->w : &next->x);
+            fetch_line(&next->x);
+            if (s % 2) fetch_line(&next->w);
             step(T_HERE, s % 2, halves, now.w->tile[u], now.x + u * TILE, s, end, i > 0 || s > 1,
                  c + sum_at(halves, s));
             if (i > 0)
@@ -425,7 +434,8 @@ PL_INLINE void scaled_flow(T_TILES, const bool halves, const bool has_min, const
             {
                 const int64_t s = two + odd, u = halves ? s / 2 : s;
                 if (s < STEP_LATE) continue;
-                fetch_line(odd ? &next->w : &next->x);
+                fetch_line(&next->x);
+                if (odd) fetch_line(&next->w);
                 step(T_HERE, odd, halves, now.w->tile[u], now.x + u * TILE, s, n, true, c + sum_at(halves, s));
                 add_late(halves, has_min, acc, &now, s - STEP_LATE, c + sum_at(halves, s - 1));
             }
@@ -483,6 +493,14 @@ static void put_sums(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, in
         }
 }
 
+/* The part from unit u on of block row b, as number i of those at hand. BF16 is used where it lies. */
+static void tiles_of(const pl_product *p, int64_t b, int64_t u, int i, part *a)
+{
+    const uint8_t *blocks = p->w + b * p->w_bytes;
+    if (p->dtype != PL_BF16) unpack_part(p->dtype, blocks, u, i, a);
+    a->tiles[i] = p->dtype == PL_BF16 ? (const uint16_t *)(const void *)(blocks + u * TILE * 2) : a->w[i].tile[0];
+}
+
 /* Tokens t0..t1 (t0 a multiple of 16) by block rows b0..b1. */
 static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_t b1, float *scratch)
 {
@@ -492,17 +510,18 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
     place o = {
         .next_x = p->x_units * TILE, .next_sum = p->units * TOKENS, .tiles = (t1 - t0 + TOKENS - 1) / TOKENS, .c = c};
     o.next_row = o.tiles * SUMS;
-    memset(sums, 0, (size_t)((b1 - b0) * o.next_row) * 4);
+    if (pl_has_scale(p->dtype)) memset(sums, 0, (size_t)((b1 - b0) * o.next_row) * 4);
     T_BEGIN(TOKENS, halves ? 32 : 64, halves ? 32 : 64);
     for (int64_t u0 = 0; u0 < p->units; u0 += PART) {
         o.x = p->xb + t0 / TOKENS * o.next_x + u0 * TILE;
         o.sum = p->sum + t0 / TOKENS * o.next_sum + u0 * TOKENS;
         a.units = pl_min(PART, p->units - u0);
+        a.first = u0 == 0;
         for (int64_t b = b0; b < b1; b += SPAN) {
             const int n = (int)pl_min(SPAN, b1 - b);
             coming next = coming_of(p, &o, u0, b, b0, b1);
             o.y = sums + (b - b0) * o.next_row;
-            for (int i = 0; i < n; i++) unpack_part(p->dtype, p->w + (b + i) * p->w_bytes, u0, i, &a);
+            for (int i = 0; i < n; i++) tiles_of(p, b + i, u0, i, &a);
             if (!pl_has_scale(p->dtype))
                 plain_part(T_HERE, &a, n, &o, &next);
             else if (halves)
@@ -517,26 +536,22 @@ static void many(const pl_product *p, int64_t t0, int64_t t1, int64_t b0, int64_
     put_sums(p, t0, t1, b0, b1, sums, o.next_row);
 }
 
-/* Half a unit of a token, as bf16; bytes of w become floats 2^24 as large. */
-PL_INLINE void half_unit(const pl_product *p, const float *src, uint16_t *x)
-{
-    const V down = v_set(pl_layout_table[p->dtype].form == PL_CODE_S8 ? 0x1p-24f : 1);
-    PL_UNROLL for (int k = 0; k < UNIT / 2; k += LANES)
-        v_store_top(x + k, v_mul(v_drop_tiny(v_round_bf16(v_load(src + k)), PL_TINY_X), down));
-}
-/* Units u0..u1 of a token, rows of tiles; beyond k it is 0. */
+/* Units u0..u1 of a token as bf16, rows of tiles; beyond k it is 0. Bytes of w become floats 2^24 as large, so x is made as
+ * much smaller. */
 static void token_units(const pl_product *p, int64_t token, int64_t u0, int64_t u1, uint16_t *x)
 {
-    const float *src = p->src + token * p->src_ld;
-    for (int64_t k = u0 * UNIT; k < u1 * UNIT; k += UNIT / 2) {
-        uint16_t *to = x + k / UNIT * TILE + k % UNIT;
-        float rest[UNIT / 2] = {0};
-        if (k + UNIT / 2 <= p->k) {
-            half_unit(p, src + k, to);
-            continue;
+    const float down = pl_layout_table[p->dtype].form == PL_CODE_S8 ? 0x1p-24f : 1, *src = p->src + token * p->src_ld;
+    for (int64_t u = u0; u < u1; u++) {
+        uint16_t *to = x + u * TILE;
+        float last[UNIT] = {0};
+        const float *from = src + u * UNIT;
+        if ((u + 1) * UNIT > p->k) {
+            memcpy(last, from, (size_t)(p->k - u * UNIT) * 4);
+            from = last;
         }
-        if (k < p->k) memcpy(rest, src + k, (size_t)(p->k - k) * 4);
-        half_unit(p, rest, to);
+        PL_UNROLL for (int k = 0; k < UNIT; k += 2 * LANES)
+            v_store_bf16(to + k, v_mul(v_load(from + k), v_set(down)), v_mul(v_load(from + k + LANES), v_set(down)),
+                         PL_TINY_X * down);
     }
 }
 /* Sums of 16 tokens over the units: what a step is where all codes are 1. */

@@ -56,16 +56,16 @@ typedef struct soft_tiles {
     _Alignas(64) uint8_t tile[8][16][64];
 } soft_tiles;
 
-static inline void soft_load(soft_tiles *s, int t, const void *p, int64_t stride)
+static __attribute__((noinline, unused)) void soft_load(soft_tiles *s, int t, const void *p, int64_t stride)
 {
     memset(s->tile[t], 0, sizeof s->tile[t]);
     for (int r = 0; r < s->c.rows[t]; r++) memcpy(s->tile[t][r], (const uint8_t *)p + r * stride, s->c.bytes[t]);
 }
-static inline void soft_store(const soft_tiles *s, int t, void *p, int64_t stride)
+static __attribute__((noinline, unused)) void soft_store(const soft_tiles *s, int t, void *p, int64_t stride)
 {
     for (int r = 0; r < s->c.rows[t]; r++) memcpy((uint8_t *)p + r * stride, s->tile[t][r], s->c.bytes[t]);
 }
-static inline void soft_step(soft_tiles *s, int c, int x, int w)
+static __attribute__((noinline, unused)) void soft_step(soft_tiles *s, int c, int x, int w)
 {
     const I top = i_set((int32_t)0xffff0000);
     PL_ASSERT(s->c.bytes[x] / 4 == s->c.rows[w] && s->c.rows[c] == s->c.rows[x]);
@@ -87,7 +87,7 @@ static inline void soft_step(soft_tiles *s, int c, int x, int w)
         }
     }
 }
-static inline void soft_step_int(soft_tiles *s, int c, int x, int w)
+static __attribute__((noinline, unused)) void soft_step_int(soft_tiles *s, int c, int x, int w)
 {
     PL_ASSERT(s->c.bytes[x] / 4 == s->c.rows[w] && s->c.rows[c] == s->c.rows[x]);
     for (int r = 0; r < s->c.rows[c]; r++)

@@ -112,11 +112,6 @@ static inline I b_lookup128(const uint8_t *table, I a)
 }
 PL_INLINE I b_join_lo(I a, I b) { return _mm256_unpacklo_epi8(a, b); }
 PL_INLINE I b_join_hi(I a, I b) { return _mm256_unpackhi_epi8(a, b); }
-PL_INLINE void v_store_top(uint16_t *p, V a) /* the upper words */
-{
-    const I w = i_srl(i_cast(a), 16), packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(w, w), 0xd8);
-    _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
-}
 
 /* To bf16 and back, to nearest even; NaN stays NaN. */
 PL_INLINE V v_round_bf16(V a)
@@ -124,6 +119,14 @@ PL_INLINE V v_round_bf16(V a)
     const I u = i_cast(a), odd = i_and(i_srl(u, 16), i_set(1)), top = i_set((int32_t)0xffff0000);
     const V r = v_cast(i_and(i_add(i_add(u, i_set(0x7fff)), odd), top));
     return _mm256_blendv_ps(r, a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+
+/* a, then b, as bf16: to nearest even, NaN stays NaN, below `least` (a power of two) it is 0. */
+PL_INLINE void v_store_bf16(uint16_t *p, V a, V b, float least)
+{
+    const I lo = i_srl(i_cast(v_drop_tiny(v_round_bf16(a), least)), 16);
+    const I hi = i_srl(i_cast(v_drop_tiny(v_round_bf16(b), least)), 16);
+    i_store(p, _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xd8));
 }
 
 /* Four k of LANES rows in the order of f8 codes (pack.c): v[j] = k of place j, exact. e4m3 with its exponent moved

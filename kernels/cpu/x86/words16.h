@@ -18,8 +18,11 @@ PL_INLINE I b_lookup128(const uint8_t *table, I a)
 }
 PL_INLINE I b_join_lo(I a, I b) { return _mm512_unpacklo_epi8(a, b); }
 PL_INLINE I b_join_hi(I a, I b) { return _mm512_unpackhi_epi8(a, b); }
-PL_INLINE void v_store_top(uint16_t *p, V a) /* the upper words */
+/* a, then b, as bf16: to nearest even, NaN stays NaN, below `least` (a power of two) it is 0. */
+PL_INLINE void v_store_bf16(uint16_t *p, V a, V b, float least)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(i_srl(i_cast(a), 16)));
+    const I w = (I)_mm512_cvtne2ps_pbh(b, a), size = i_and(w, i_set(0x7fff7fff));
+    const __mmask32 some = _mm512_cmpge_epu16_mask(size, _mm512_set1_epi16((int16_t)(pl_f32_bits(least) >> 16)));
+    i_store(p, _mm512_maskz_mov_epi16(some, w));
 }
 #endif

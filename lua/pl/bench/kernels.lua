@@ -112,7 +112,7 @@ function kernels.linear(o, add)
       for _, m in ipairs(o.rows or { 1, 2, 4, 8, 16, 512 }) do
         local one = packed_bytes(format, 16, K)
         local n = math.max(1, math.floor(o.bytes / one)) * 16
-        if m > 16 then n = math.min(n, 2048) end
+        if m > 16 then n = math.min(n, K) end
         add { kernel = "linear", format = format, act = act, rows = m, shape = ("%dx%d"):format(n, K),
           bytes = packed_bytes(format, n, K), ops = 2 * n * K * m, make = function(d)
             local w, x, y = packed(d, format, n, K), floats { m, K }, tensor.empty { m, n }
