@@ -12,6 +12,7 @@
 #endif
 #include "linear_words.h"
 
+/* NOLINTBEGIN(readability-non-const-parameter): tiles are stored through them, which asm does not show */
 enum {
     TOKENS = 16,          /* of a tile of x */
     TILE = TOKENS * UNIT, /* bf16 values of a tile of x or of w */
@@ -306,6 +307,7 @@ PL_INLINE void scaled(T_TILES, const bool halves, const bool has_min, int64_t n,
 /* A part of k for one or two tiles of tokens and one or two block rows from i on. before: where the sums of the last
  * four tiles, which are still in the unit, belong, or NULL; these stay there too if it is not NULL. Each is stored just
  * before its place is needed: at once it would stop the unit until the sum is done. */
+/* NOLINTNEXTLINE(readability-function-size): one loop, which is the kernel */
 PL_INLINE void plain(T_TILES, const bool two_x, const bool two_w, const part *a, int i, const uint16_t *x,
                      int64_t next_x, float *at, float *before, int64_t next_row, coming *next)
 {
@@ -557,7 +559,7 @@ static void token_units(const pl_product *p, int64_t token, int64_t u0, int64_t 
 /* Sums of 16 tokens over the units: what a step is where all codes are 1. */
 static void unit_sums(T_TILES, const uint16_t *x, int64_t units, float *sum)
 {
-    _Alignas(64) float c[SUMS];
+    _Alignas(64) float c[SUMS] = {0};
     for (int64_t u = 0; u < units; u++) {
         T_LOAD(4, x + u * TILE, 64);
         T_ZERO(0);
@@ -589,6 +591,8 @@ static void prepare(const pl_product *p, int64_t group, int64_t g0, int64_t g1)
     }
     T_END();
 }
+
+/* NOLINTEND(readability-non-const-parameter) */
 
 const pl_linear_path PATH = {
     .prepare = prepare,
