@@ -15,10 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* jemalloc reads this: one arena for all threads. It crashes where a new thread needs an arena of its own and there is no
- * memory for one; this way a start with too little memory ends with a message. */
+/* jemalloc reads this: one arena for all threads, and no cache for each. It crashes where a new thread needs its own and there is
+ * no memory for them; this way a start with too little memory ends with a message. */
 __attribute__((visibility("default"))) extern const char *malloc_conf;
-const char *malloc_conf = "narenas:1";
+const char *malloc_conf = "narenas:1,tcache:false";
 
 /* jemalloc's; sanitizer builds are linked without. */
 __attribute__((weak)) int mallctl(const char *name, void *old, size_t *n_old, void *value, size_t n_value);
